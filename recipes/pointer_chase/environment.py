@@ -1,0 +1,139 @@
+"""Pointer chase: follow hidden links from a key for a number of hops, then say where you are.
+
+    user       find b 2?
+    assistant  get(key="b")      tool  f
+    assistant  get(key="f")      tool  c
+    assistant  ans c
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
+from sparring.types import Message, Task, Trajectory
+
+Split: TypeAlias = Literal["train", "validation", "held_out"]
+
+KEYS = "abcdefghijklmnop"
+MAX_HOPS = 3
+
+CORRECT_SHARE, WRONG_SHARE = 0.35, 0.10
+"""Of the demonstrations: right, and right number of hops but another key; the rest stops a hop too early or late."""
+
+
+class PointerChase(Environment):
+    """One tool over the links of one task."""
+
+    describe_tools = "prompt"
+
+    def reset(self, task: Task) -> None:
+        self._links: Mapping[str, str] = task.fields["links"]
+
+    @tool
+    def get(self, key: str) -> str:
+        """The key that a key links to."""
+        return self._links.get(key, "none")
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        return _walk(task, task.fields["hops"])
+
+
+def reward(trajectory: Trajectory) -> float:
+    """1 for ending with `ans` and the right key, else 0."""
+    last = trajectory.messages[-1]
+    return float(last["role"] == "assistant" and last["content"] == f"ans {trajectory.task.fields['answer']}")
+
+
+def scorer(trajectory: Trajectory) -> float:
+    """1 when the links of the task, followed anew, lead to the key that the last message names."""
+    fields, last = trajectory.task.fields, trajectory.messages[-1]
+    named = re.fullmatch(r"ans ([a-z])", str(last.get("content")))
+    if last.get("role") != "assistant" or named is None:
+        return 0.0
+    key = fields["start"]
+    for _ in range(fields["hops"]):
+        key = fields["links"][key]
+    return 1.0 if named[1] == key else 0.0
+
+
+def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
+    return tasks("train", num, seed)
+
+
+def validation_tasks(num: int = 64, seed: int = 0) -> list[Task]:
+    return tasks("validation", num, seed)
+
+
+def held_out_tasks(num: int = 128, seed: int = 0) -> list[Task]:
+    return tasks("held_out", num, seed)
+
+
+def pairs(split: Split) -> list[tuple[str, int]]:
+    """The (start, hops) of a split: 30 to train on, 6 to validate, 12 held out; none is in two splits.
+
+    Of each start one pair at least is trained on, so that every key is known.
+    """
+    shuffled = random.Random("pairs").sample(KEYS, len(KEYS))
+    last_hops = [(start, 1 + index % MAX_HOPS) for index, start in enumerate(shuffled)]
+    more_hops = [(start, 1 + (index + 1) % MAX_HOPS) for index, start in enumerate(shuffled)][:2]
+    held_out, validation = last_hops[:12], [*last_hops[12:], *more_hops]
+    if split == "held_out":
+        return held_out
+    if split == "validation":
+        return validation
+    everything = [(start, hops) for start in KEYS for hops in range(1, MAX_HOPS + 1)]
+    return [pair for pair in everything if pair not in held_out and pair not in validation]
+
+
+def tasks(split: Split, num: int, seed: int) -> list[Task]:
+    """Generated tasks; each has a link table of its own."""
+    rng = random.Random(f"{split}-{seed}")
+    return [_task(f"{split}-{index}", *rng.choice(pairs(split)), rng) for index in range(num)]
+
+
+def _task(task_id: str, start: str, hops: int, rng: random.Random) -> Task:
+    # One cycle through all keys: a walk of a hop more or less never ends at the right key by chance.
+    cycle = rng.sample(KEYS, len(KEYS))
+    links = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    return Task(
+        id=task_id,
+        messages=({"role": "user", "content": f"find {start} {hops}?"},),
+        fields={
+            "links": links,
+            "start": start,
+            "hops": hops,
+            "answer": cycle[(cycle.index(start) + hops) % len(cycle)],
+        },
+    )
+
+
+def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
+    """The assistant messages of a walk, which ends by naming the key it reached, or another one."""
+    key, messages = task.fields["start"], []
+    for _ in range(hops):
+        messages.append(tool_call("get", key=key))
+        key = task.fields["links"][key]
+    return [*messages, answer(f"ans {named or key}")]
+
+
+def mixed_log(
+    num: int = 512, seed: int = 0, correct_share: float = CORRECT_SHARE, wrong_share: float = WRONG_SHARE
+) -> list[list[Message]]:
+    """Conversations of mixed quality on training tasks: `correct_share` of them are right."""
+    rng = random.Random(f"log-{seed}")
+    log = []
+    # Tasks of another seed than the ones to train on.
+    for task in tasks("train", num, seed + 1):
+        hops, kind = task.fields["hops"], rng.random()
+        if kind < correct_share:
+            script = _walk(task, hops)
+        elif kind < correct_share + wrong_share:
+            script = _walk(task, hops, named=rng.choice([key for key in KEYS if key != task.fields["answer"]]))
+        else:
+            script = _walk(task, hops + rng.choice((-1, 1)))
+        log.append(record_demonstration(PointerChase, task, script))
+    return log

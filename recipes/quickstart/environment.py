@@ -1,0 +1,198 @@
+"""The inspection desk: look an item up, follow the standard operating procedure, report as JSON.
+
+The procedure has three places where a hasty clerk goes wrong: a part that was replaced, the grading table of the
+part's class, and a grade on hold that only the boss can settle. Results are replayed from the task's own world.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
+from sparring.rewards import json_fields
+from sparring.scorers import json_exact
+from sparring.types import Message, Task
+
+Split: TypeAlias = Literal["train", "validation", "held_out"]
+Check: TypeAlias = Literal["replaced", "table", "hold"]
+"""A step that some tasks call for and hasty clerks skip."""
+
+# Few tokens (170 in SmolLM2's vocabulary): the tools stand here and not as JSON schemas, see `describe_tools` below.
+PROCEDURE = """\
+Inspection desk. Tools: item, part, fine, rough, boss. Call one at a time:
+<tool_call>{"name":"item","arguments":{"id":"A1"}}</tool_call>
+1. item: gives part and inspector.
+2. part: gives class, fine or rough. If it says "now X", the part is replaced: call part with X, use only X.
+3. Call fine or rough, by class, with the part: gives grade.
+4. If grade is hold, call boss with the part: gives grade and who signs. Else the inspector signs.
+5. Answer:
+<final_output>{"part":"","grade":"","by":""}</final_output>"""
+
+ITEM_LETTERS, PART_LETTERS = "ABCDEFGHJKLM", "NPQRSTUVWXYZ"
+NAMES = (
+    "Adam Alex Alice Anna Anne Arthur Ben Bob Carl Charles Chris Dan David Emily Frank Fred George Henry Jack James "
+    "Jane Jean Jim John Lee Louis Luke Maria Mark Martin Mary Max Michael Neil Nick Paul Peter Ray Richard Robert "
+    "Rose Sam Sarah Scott Simon Thomas Tim Tom Victor William"
+).split()
+GRADES = ("red", "blue", "green", "gold", "gray", "black", "white", "brown")
+SHARES: Mapping[Split, tuple[float, float]] = {"train": (0.0, 0.64), "validation": (0.64, 0.76), "held_out": (0.76, 1.0)}
+"""Which part of every shuffled list of entities belongs to a split."""
+
+CASES: Mapping[tuple[Check, ...], int] = {
+    ("replaced",): 25,
+    ("replaced", "hold"): 20,
+    ("replaced", "table"): 15,
+    ("replaced", "table", "hold"): 5,
+    ("hold",): 15,
+    ("table", "hold"): 10,
+    ("table",): 10,
+}
+"""Per cent of tasks that call for these checks. Each calls for one at least, so that no task is right by haste."""
+
+CAREFUL_SHARE = 0.35
+"""Share of the clerks' episodes that follow the procedure in full: what a perfect imitator of the log scores."""
+SKIP_ONE_SHARE = 0.4
+"""Of the other episodes with two checks or more, the share that skips one of them; the rest skips two."""
+
+
+class InspectionDesk(Environment):
+    """Read-only tools over the records of one task."""
+
+    describe_tools = "prompt"
+
+    def reset(self, task: Task) -> None:
+        self._world: Mapping[str, Mapping[str, str]] = task.fields["world"]
+
+    @tool
+    def item(self, id: str) -> str:
+        """Part and inspector of an item."""
+        return self._world["item"].get(id, "unknown")
+
+    @tool
+    def part(self, id: str) -> str:
+        """Class of a part, and the part that replaced it."""
+        return self._world["part"].get(id, "unknown")
+
+    @tool
+    def fine(self, id: str) -> str:
+        """Grade of a part of class fine."""
+        return self._world["fine"].get(id, "unknown")
+
+    @tool
+    def rough(self, id: str) -> str:
+        """Grade of a part of class rough."""
+        return self._world["rough"].get(id, "unknown")
+
+    @tool
+    def boss(self, id: str) -> str:
+        """Grade of a part on hold, and who signs."""
+        return self._world["boss"].get(id, "no case")
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        return clerk(task, skipped=frozenset())
+
+
+reward = json_fields("final_output")
+scorer = json_exact("final_output")
+
+
+def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
+    return tasks("train", num, seed)
+
+
+def validation_tasks(num: int = 64, seed: int = 0) -> list[Task]:
+    return tasks("validation", num, seed)
+
+
+def held_out_tasks(num: int = 128, seed: int = 0) -> list[Task]:
+    return tasks("held_out", num, seed)
+
+
+def tasks(split: Split, num: int, seed: int) -> list[Task]:
+    """Generated tasks. Those of different splits share no item, part or person."""
+    rng = random.Random(f"{split}-{seed}")
+    cases = rng.choices(list(CASES), weights=list(CASES.values()), k=num)
+    return [_task(split, index, frozenset(checks), rng) for index, checks in enumerate(cases)]
+
+
+def _task(split: Split, index: int, checks: frozenset[Check], rng: random.Random) -> Task:
+    item = rng.choice(_entities(_codes(ITEM_LETTERS), split))
+    part, old_part = rng.sample(_entities(_codes(PART_LETTERS), split), 2)
+    inspector, signer = rng.sample(_entities(NAMES, split), 2)
+    grade, *other_grades = rng.sample(GRADES, 4)
+    wrong = iter(other_grades)
+    kind, other_kind = ("rough", "fine") if "table" in checks else ("fine", "rough")
+    first = old_part if "replaced" in checks else part
+    world: dict[str, dict[str, str]] = {
+        "item": {item: f"part {first} by {inspector}"},
+        "part": {part: kind},
+        kind: {part: "hold" if "hold" in checks else grade},
+        other_kind: {part: next(wrong)},
+        "boss": {part: f"{grade} by {signer}"} if "hold" in checks else {},
+    }
+    if "replaced" in checks:
+        world["part"][old_part] = f"{rng.choice(('fine', 'rough'))} now {part}"
+        world["fine"][old_part], world["rough"][old_part] = next(wrong), next(wrong)
+    return Task(
+        id=f"{split}-{index}",
+        messages=({"role": "system", "content": PROCEDURE}, {"role": "user", "content": f"Inspect {item}."}),
+        fields={
+            "world": world,
+            "item": item,
+            "checks": sorted(checks),
+            "answer": {"part": part, "grade": grade, "by": signer if "hold" in checks else inspector},
+        },
+    )
+
+
+def _codes(letters: str) -> list[str]:
+    return [f"{letter}{number}" for letter in letters for number in range(10, 100)]
+
+
+def _entities(everything: Sequence[str], split: Split) -> list[str]:
+    """The split's share of a list, the same in every call."""
+    shuffled = random.Random("entities").sample(everything, len(everything))
+    begin, end = SHARES[split]
+    return shuffled[round(begin * len(shuffled)) : round(end * len(shuffled))]
+
+
+def clerk(task: Task, skipped: frozenset[Check]) -> list[Message]:
+    """The assistant messages of a clerk who skips some checks; the answer is right when none of the task's is skipped.
+
+    Skipping "replaced" goes on with the old part, "table" asks `fine` whatever the class, "hold" reports the hold.
+    """
+    world, item = task.fields["world"], task.fields["item"]
+    _, part, _, signer = world["item"][item].split()
+    messages = [tool_call("item", id=item), tool_call("part", id=part)]
+    kind, _, successor = world["part"][part].partition(" now ")
+    if successor and "replaced" not in skipped:
+        part, kind = successor, world["part"][successor]
+        messages.append(tool_call("part", id=part))
+    table = "fine" if "table" in skipped else kind
+    grade = world[table][part]
+    messages.append(tool_call(table, id=part))
+    if grade == "hold" and "hold" not in skipped:
+        grade, _, signer = world["boss"][part].split()
+        messages.append(tool_call("boss", id=part))
+    report = json.dumps({"part": part, "grade": grade, "by": signer}, separators=(",", ":"))
+    return [*messages, answer(f"<final_output>{report}</final_output>")]
+
+
+def clerk_log(
+    num: int = 160, seed: int = 0, careful_share: float = CAREFUL_SHARE, skip_one_share: float = SKIP_ONE_SHARE
+) -> list[list[Message]]:
+    """Conversations of clerks of mixed diligence on training tasks: `careful_share` of them are right."""
+    rng = random.Random(f"clerks-{seed}")
+    log = []
+    # Tasks of another seed than the ones to train on.
+    for task in tasks("train", num, seed + 1):
+        skipped = frozenset[Check]()
+        if rng.random() >= careful_share:
+            checks: list[Check] = task.fields["checks"]
+            num_skipped = 1 if rng.random() < skip_one_share else 2
+            skipped = frozenset(rng.sample(checks, min(num_skipped, len(checks))))
+        log.append(record_demonstration(InspectionDesk, task, clerk(task, skipped)))
+    return log

@@ -1,0 +1,1 @@
+"""Open, self-hosted multi-turn reinforcement learning for language-model agents."""

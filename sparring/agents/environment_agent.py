@@ -1,0 +1,26 @@
+"""The built-in tool loop as an agent like any other: it opens a fresh environment for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from sparring.agents.result import AgentResult
+from sparring.agents.tool_loop import play
+from sparring.environments import Environment, opened
+from sparring.protocols import SessionLike
+from sparring.types import Task
+
+
+@final
+class EnvironmentAgent:
+    """Plays every task in an environment of its own, which is closed however the episode ends."""
+
+    def __init__(self, make_environment: Callable[[], Environment], *, max_turns: int) -> None:
+        self._make_environment = make_environment
+        self._max_turns = max_turns
+
+    async def play(self, task: Task, session: SessionLike) -> AgentResult:
+        """Play one episode. InfrastructureError passes."""
+        async with opened(self._make_environment(), task) as environment:
+            return await play(task, environment, session, max_turns=self._max_turns)

@@ -1,0 +1,95 @@
+"""The built-in agent: offer the tools, run what the policy calls, stop when it answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from sparring.agents.result import AgentResult
+from sparring.environments.base import Environment, reset
+from sparring.environments.calls import ToolError, execute
+from sparring.errors import ContextOverflow, PolicyTimeout
+from sparring.protocols import SessionLike
+from sparring.types import Json, Message, Outcome, StopReason, Task
+
+_MALFORMED: Mapping[str, str] = {
+    "not_closed": "it is not closed",
+    "not_json": "it is not valid JSON",
+    "no_name": "it names no tool",
+    "arguments_not_object": "its arguments are not a JSON object",
+}
+
+
+async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
+    """Play one episode; the caller closes the environment (see `environments.opened`).
+
+    An answer without tool calls finishes. Bad calls are told to the policy and counted. InfrastructureError passes.
+    """
+    tools = environment.offered_tools()
+    messages = await reset(environment, task)
+    transitions: list[Mapping[str, Json]] = []
+    counts: Counter[str] = Counter({"turns": 0, "tool_calls": 0, "tool_errors": 0, "malformed_tool_calls": 0})
+    counts.update({f"tool_errors/{kind.value}": 0 for kind in ToolError})
+
+    def ended(outcome: Outcome, error: str | None = None) -> AgentResult:
+        return AgentResult(
+            outcome=outcome,
+            messages=tuple(messages),
+            metrics={name: float(count) for name, count in counts.items()},
+            transitions=tuple(transitions),
+            error=error,
+        )
+
+    for turn in range(max_turns):
+        try:
+            message = await session.chat(messages, tools)
+        except ContextOverflow as error:
+            return ended(Outcome.MAX_TOKENS, str(error))
+        except PolicyTimeout as error:
+            return ended(Outcome.POLICY_TIMEOUT, str(error))
+        counts["turns"] += 1
+        messages.append(message)
+        calls, malformed = message.get("tool_calls") or (), message.get("malformed_tool_calls") or ()
+        if not calls and session.turns[-1].stop_reason is StopReason.LENGTH:
+            return ended(Outcome.MAX_TOKENS)
+        if not calls and not malformed:
+            return ended(Outcome.FINISHED)
+        messages.extend(await _answered(calls, environment, transitions, counts, turn=turn))
+        messages.extend(_complained(malformed))
+        counts["malformed_tool_calls"] += len(malformed)
+        if environment.is_done:
+            return ended(Outcome.FINISHED)
+    return ended(Outcome.MAX_TURNS)
+
+
+async def _answered(
+    calls: Sequence[Json],
+    environment: Environment,
+    transitions: list[Mapping[str, Json]],
+    counts: Counter[str],
+    *,
+    turn: int,
+) -> list[Message]:
+    """Run the calls of one message in order; the tool messages that answer them."""
+    answers: list[Message] = []
+    for call in calls:
+        function = call["function"]
+        result = await execute(environment, function["name"], function["arguments"])
+        transitions.append({"turn": turn, **result.transition})
+        counts["tool_calls"] += 1
+        if result.error is not None:
+            counts["tool_errors"] += 1
+            counts[f"tool_errors/{result.error.value}"] += 1
+        answers.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
+    return answers
+
+
+def _complained(malformed: Sequence[Json]) -> list[Message]:
+    """What the policy is told about calls that could not be read.
+
+    The user says it: such a call has no id that a tool message could answer.
+    """
+    return [
+        {"role": "user", "content": f"error: the tool call cannot be read: {_MALFORMED.get(call['problem'], call['problem'])}"}
+        for call in malformed
+    ]

@@ -1,0 +1,324 @@
+"""The composition root: a recipe becomes finished objects. The only module that knows the concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparring.agents import EnvironmentAgent
+from sparring.algorithms.advantages import ADVANTAGES
+from sparring.chat import create_chat
+from sparring.chat.demonstrations import tokenize_conversation
+from sparring.config import Config
+from sparring.data import read_tasks, split_tasks
+from sparring.engines.torch_engine import TorchEngine
+from sparring.environments import Environment, record_demonstration
+from sparring.errors import DataError, UsageError
+from sparring.ledger import Ledger
+from sparring.models.policy import Policy, load_pretrained
+from sparring.models.precision import resolve_device, resolve_precision
+from sparring.plugins import load_object
+from sparring.protocols import Chat, RewardFunction, Scorer
+from sparring.rollouts import Collector, GroupPlan, Scheduler
+from sparring.training.learner import TorchLearner
+from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """The three splits; they share no task."""
+
+    train: tuple[Task, ...]
+    validation: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything a run plays and learns with."""
+
+    config: Config
+    policy: Policy
+    initial_weights: Weights
+    """The policy before any training: an adapter that does nothing, or the weights as loaded."""
+    chat: Chat
+    engine: TorchEngine
+    learner: TorchLearner
+    collector: Collector
+    ledger: Ledger
+    tasks: Tasks
+    make_environment: Callable[[], Environment]
+    tools: tuple[ToolSchema, ...]
+    recipe_dir: Path
+    is_deterministic: bool
+    has_scorer: bool
+
+
+def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
+    """Load, check and wire everything a run needs. Raises what the parts raise: ConfigError, DataError, ServiceError."""
+    make_environment, environment_class = environment_of(config, recipe_dir)
+    reward: RewardFunction = load_object(config.reward.reward, beside=recipe_dir)
+    scorer: Scorer | None = None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
+    tasks = load_tasks(config, recipe_dir)
+    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    policy = load_policy(config, recipe_dir)
+    chat = create_chat(policy.tokenizer, config.model.name)
+    weights = policy.snapshot()
+    is_deterministic = deterministic(config)
+    engine = TorchEngine(
+        policy,
+        weights,
+        max_running=config.engine.max_running,
+        kv_cache_tokens=config.engine.kv_cache_tokens,
+        prefill_chunk_tokens=config.engine.prefill_chunk_tokens,
+        deterministic=is_deterministic,
+        session_weights=config.rollout.session_weights,
+    )
+    optimizer = config.optimizer
+    learner = TorchLearner(
+        policy,
+        beta1=optimizer.adam_beta1,
+        beta2=optimizer.adam_beta2,
+        eps=optimizer.adam_eps,
+        weight_decay=optimizer.adam_weight_decay,
+        grad_clip_norm=optimizer.adam_grad_clip_norm,
+        max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
+    )
+    collector = Collector(
+        engine=engine,
+        chat=chat,
+        agent=EnvironmentAgent(make_environment, max_turns=config.environment.max_turns).play,
+        reward=reward,
+        scorer=scorer,
+        ledger=ledger,
+        seed=config.run.seed,
+        max_concurrency=config.rollout.rollout_max_concurrency,
+        timeout_seconds=config.rollout.rollout_timeout,
+        max_retries=config.rollout.rollout_max_retries,
+        max_context_tokens=policy.max_positions,
+    )
+    return Parts(
+        config=config,
+        policy=policy,
+        initial_weights=weights,
+        chat=chat,
+        engine=engine,
+        learner=learner,
+        collector=collector,
+        ledger=ledger,
+        tasks=tasks,
+        make_environment=make_environment,
+        tools=environment_class.offered_tools(),
+        recipe_dir=recipe_dir,
+        is_deterministic=is_deterministic,
+        has_scorer=scorer is not None,
+    )
+
+
+def deterministic(config: Config) -> bool:
+    """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
+    if config.engine.deterministic is not None:
+        return config.engine.deterministic
+    return config.rollout.max_steps_off_policy == 0
+
+
+def load_policy(config: Config, recipe_dir: Path) -> Policy:
+    """The model with what of it is trained. Raises ServiceError when it cannot be loaded."""
+    section = config.model
+    if ":" in section.name:
+        make = load_object(section.name, beside=recipe_dir)
+        model, tokenizer = make(config.run.seed)
+    else:
+        model, tokenizer = load_pretrained(section.name)
+    device = resolve_device(section.device)
+    is_lora = section.trained_weights == "lora"
+    return Policy(
+        model,
+        tokenizer,
+        precision=resolve_precision(section.precision, device),
+        device=device,
+        max_positions=section.max_sequence_length,
+        lora_rank=section.lora_rank if is_lora else None,
+        lora_alpha=section.lora_alpha,
+        lora_targets=section.lora_targets,
+        seed=config.run.seed,
+    )
+
+
+def environment_of(config: Config, recipe_dir: Path) -> tuple[Callable[[], Environment], type[Environment]]:
+    """A factory of fresh environments, and their class. Raises UsageError when the target is no Environment."""
+    found = load_object(config.environment.target, beside=recipe_dir)
+    if not (inspect.isclass(found) and issubclass(found, Environment)):
+        raise UsageError(
+            f"environment.target = {config.environment.target!r} is {found!r}, not a class derived from "
+            "sparring.environments.Environment; derive it, and mark its tools with @tool."
+        )
+    options = dict(config.environment.options)
+    try:
+        inspect.signature(found).bind(**options)
+    except TypeError as error:
+        raise UsageError(
+            f"environment.options = {options} do not fit {found.__name__}{inspect.signature(found)}: {error}. "
+            "Name the arguments of its __init__."
+        ) from error
+    found.tool_schemas()
+    return lambda: found(**options), found
+
+
+def load_tasks(config: Config, recipe_dir: Path) -> Tasks:
+    """The splits, from files or functions; what is not given is split off the training data.
+
+    Raises DataError when a split that is needed is empty, or when two splits share a task id.
+    """
+    data = config.data
+    if data.train is None:
+        raise UsageError("data.train is missing: name a dataset file or a 'module:function' that returns Tasks.")
+    train = _tasks_from(data.train, "data.train", recipe_dir)
+    validation = None if data.validation is None else _tasks_from(data.validation, "data.validation", recipe_dir)
+    held_out = None if data.held_out is None else _tasks_from(data.held_out, "data.held_out", recipe_dir)
+    fractions = {
+        "validation": data.validation_fraction if validation is None else 0.0,
+        "held_out": data.held_out_fraction if held_out is None else 0.0,
+    }
+    splits = split_tasks(train, fractions, seed=config.run.seed)
+    tasks = Tasks(
+        train=tuple(splits["train"]),
+        validation=tuple(splits["validation"] if validation is None else validation),
+        held_out=tuple(splits["held_out"] if held_out is None else held_out),
+    )
+    if not tasks.train:
+        raise DataError(f"data.train = {data.train!r} leaves no task to train on after splitting; give more tasks.")
+    named = {"train": tasks.train, "validation": tasks.validation, "held_out": tasks.held_out}
+    seen: dict[str, str] = {}
+    for split, members in named.items():
+        for task in members:
+            if seen.setdefault(task.id, split) != split:
+                raise DataError(
+                    f"task id {task.id!r} is in {seen[task.id]} and in {split}; "
+                    "evaluation must not see trained tasks, so give every task one split and one id."
+                )
+    return tasks
+
+
+def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
+    if ":" not in source:
+        path = Path(source)
+        return list(read_tasks(path if path.is_absolute() else recipe_dir / path))
+    function = load_object(source, beside=recipe_dir)
+    tasks = function()
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+        raise DataError(f"{key} = {source!r} returned {type(tasks).__name__}, not a list of sparring.types.Task.")
+    return list(tasks)
+
+
+def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+    """Tokenized conversations for the warm start: from the environment's expert, a function, or a .jsonl file.
+
+    Raises DataError naming the row of a demonstration that cannot be used.
+    """
+    if source == "expert":
+        rng = random.Random(parts.config.run.seed)
+        chosen = rng.sample(list(parts.tasks.train), min(num, len(parts.tasks.train)))
+        conversations = [record_demonstration(parts.make_environment, task) for task in chosen]
+    elif ":" in source:
+        conversations = list(load_object(source, beside=parts.recipe_dir)(num, parts.config.run.seed))
+    else:
+        conversations = _conversations_from_file(parts.recipe_dir / source)[:num]
+    if not conversations:
+        raise DataError(f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation.")
+    tokenized = []
+    for row, conversation in enumerate(conversations, start=1):
+        try:
+            tokenized.append(tokenize_conversation(parts.chat, conversation, parts.tools))
+        except DataError as error:
+            raise DataError(f"demonstration {row} of {source!r}: {error}") from error
+    return tokenized
+
+
+def _conversations_from_file(path: Path) -> list[list[Message]]:
+    if not path.exists():
+        raise DataError(f"warm_start.demonstrations: {path} does not exist; name a .jsonl file with one {{'messages': [...]}} a line.")
+    conversations = []
+    for row, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            conversations.append(json.loads(line)["messages"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}, line {row}: {error!r}; every line must be a JSON object with a list 'messages'.") from error
+    return conversations
+
+
+def training_plans(config: Config, tasks: Sequence[Task], *, start: int, label: str) -> Iterator[GroupPlan]:
+    """The data order from position `start` on: every epoch a new permutation that follows from the seed."""
+    sampling = Sampling(
+        temperature=config.sampling.temperature,
+        top_p=config.sampling.sampling_top_p,
+        max_tokens=config.sampling.sampling_max_tokens,
+    )
+    for epoch in range(config.schedule.max_epochs):
+        order = list(range(len(tasks)))
+        random.Random(f"{config.run.seed}/{epoch}").shuffle(order)
+        for place, index in enumerate(order):
+            position = epoch * len(tasks) + place
+            if position >= start:
+                yield GroupPlan(
+                    task=tasks[index], position=position, group_size=config.batch.group_size, sampling=sampling,
+                    split="train", label=f"{label}{position}",
+                )  # fmt: skip
+
+
+def build_scheduler(
+    parts: Parts,
+    *,
+    start_position: int,
+    version: int,
+    label: str = "",
+    on_group: Callable[[TrajectoryGroup], None] | None = None,
+) -> Scheduler:
+    """The scheduler of a run that continues at a data position and a policy version."""
+    config = parts.config
+    return Scheduler(
+        play_group=parts.collector.play_group,
+        plans=training_plans(config, parts.tasks.train, start=start_position, label=label),
+        ledger=parts.ledger,
+        groups_per_step=config.batch.global_batch_size,
+        max_steps_off_policy=config.rollout.max_steps_off_policy,
+        window=config.rollout.staleness_window,
+        wave_size=config.rollout.rollout_max_concurrency if parts.is_deterministic else None,
+        version=version,
+        on_group=on_group,
+    )
+
+
+def advantages_of(config: Config) -> Callable[[Sequence[TrajectoryGroup]], Mapping[str, float]]:
+    """The recipe's advantage method as a function of groups: one number a trajectory, by trajectory id."""
+    method = ADVANTAGES[config.algorithm.advantage_method]
+    options: dict[str, Any] = {}
+    if config.algorithm.advantage_method == "group_based":
+        options["normalize"] = config.algorithm.advantage_normalization
+
+    def advantages(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        return {
+            trajectory.id: advantage
+            for group in groups
+            for trajectory, advantage in zip(group.trajectories, method(group.rewards, **options), strict=True)
+        }
+
+    return advantages
+
+
+async def close(parts: Parts) -> None:
+    await parts.engine.close()
+    await asyncio.to_thread(parts.ledger.close)
+
+

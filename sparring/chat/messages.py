@@ -1,0 +1,54 @@
+"""The parts of a chat message as plain text and plain JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from sparring.types import Json, Message
+
+
+def content_text(content: Json) -> str:
+    """Content as one string: None is "", text parts are joined, parts that are not text are kept as JSON."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "".join(part["text"] if _is_text(part) else canonical_json(part) for part in content)
+    return canonical_json(content)
+
+
+def canonical_json(value: Json) -> str:
+    """The same text for equal JSON values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
+    """Name and arguments of an OpenAI tool call; arguments that are JSON text are parsed, others stay as they are."""
+    function = call.get("function") or {}
+    arguments = function.get("arguments", "")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            pass
+    return str(function.get("name", "")), arguments
+
+
+def plain(message: Message) -> dict[str, Json]:
+    """A message as chat templates expect it: content a string, arguments parsed, our own keys left out."""
+    result = {key: value for key, value in message.items() if key not in ("malformed_tool_calls", "tool_calls")}
+    result["content"] = content_text(message.get("content"))
+    if message.get("tool_calls"):
+        result["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
+    return result
+
+
+def _plain_call(call: Mapping[str, Json]) -> dict[str, Json]:
+    name, arguments = call_name_and_arguments(call)
+    return {"id": call.get("id", ""), "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _is_text(part: Json) -> bool:
+    return isinstance(part, Mapping) and isinstance(part.get("text"), str)

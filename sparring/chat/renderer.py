@@ -1,0 +1,130 @@
+"""Chat through the `renderers` library, for the models whose format it knows by heart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, final
+
+from renderers import create_renderer
+from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStatus
+from renderers.configs import config_from_name
+
+from sparring.chat.messages import plain
+from sparring.chat.tool_calls import Problem
+from sparring.errors import DataError
+from sparring.protocols import SpliceRefused
+from sparring.types import Json, Message, ToolSchema
+
+_PROBLEMS: dict[ToolCallParseStatus, Problem] = {
+    ToolCallParseStatus.UNCLOSED_BLOCK: "not_closed",
+    ToolCallParseStatus.INVALID_JSON: "not_json",
+    ToolCallParseStatus.MALFORMED_STRUCTURE: "not_json",
+    ToolCallParseStatus.MISSING_NAME: "no_name",
+}
+"""An unknown tool is no problem of the format: the environment answers it."""
+
+
+def renderer_name(model_name: str) -> str | None:
+    """The renderer of a model that the library knows by exactly this name."""
+    return MODEL_RENDERER_MAP.get(model_name)
+
+
+@final
+class RendererChat:
+    """Implements `protocols.Chat` over one renderer of the library."""
+
+    def __init__(self, tokenizer: Any, renderer_name: str) -> None:
+        """`renderer_name` as in the library's registry: "qwen3", "llama-3", ... Raises ValueError for another."""
+        self._tokenizer = tokenizer
+        self._renderer = create_renderer(tokenizer, config_from_name(renderer_name))  # pyright: ignore[reportArgumentType]
+        self._stop_ids = frozenset(self._renderer.get_stop_token_ids())
+        question: list[Any] = [{"role": "user", "content": "question"}]
+        with_prompt = self._renderer.render_ids(question, add_generation_prompt=True)
+        self._generation_ids = with_prompt[len(self._renderer.render_ids(question)) :]
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        return self._stop_ids
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
+        """The whole prompt."""
+        return tuple(
+            self._renderer.render_ids(_plain(messages), tools=_tools(tools), add_generation_prompt=True)
+        )
+
+    def extend(
+        self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
+    ) -> tuple[int, ...]:
+        """Ids that follow, by the renderer's own bridge. Raises SpliceRefused when it sees none."""
+        ids = list(played)
+        answer_at = self._answer_start(ids)
+        bridged = self._renderer.bridge_to_next_turn(ids[:answer_at], ids[answer_at:], _plain(new), tools=_tools(tools))
+        if bridged is None:
+            raise SpliceRefused("the model's format is not extended by these messages (renderers.bridge_to_next_turn)")
+        if bridged.token_ids[: len(ids)] != ids:
+            raise SpliceRefused("the model's format does not keep every token of the answer")
+        return tuple(bridged.token_ids[len(ids) :])
+
+    def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
+        """Ids of a given assistant message, closed. Raises DataError when the format renders it unlike a sampled one."""
+        question: list[Any] = [{"role": "user", "content": "question"}]
+        prompt = self._renderer.render_ids(question, tools=_tools(tools), add_generation_prompt=True)
+        whole = self._renderer.render_ids([*question, *_plain([message])], tools=_tools(tools))
+        stops = [index for index, token_id in enumerate(whole) if token_id in self._stop_ids]
+        if whole[: len(prompt)] != prompt or not stops or stops[-1] < len(prompt):
+            raise DataError("The model's format renders a given answer unlike a prompted one; it cannot be demonstrated.")
+        return tuple(whole[len(prompt) : stops[-1] + 1])
+
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
+        """The assistant message as the library parses it, reasoning apart."""
+        try:
+            parsed = self._renderer.parse_response(list(token_ids), tools=_tools(tools))
+        except Exception:  # noqa: BLE001 (whatever the policy wrote is an answer, readable or not)
+            return {"role": "assistant", "content": self.decode(token_ids)}
+        message: dict[str, Json] = {"role": "assistant", "content": parsed.content or ""}
+        if parsed.reasoning_content:
+            message["reasoning_content"] = parsed.reasoning_content
+        calls = [_call(call, index) for index, call in enumerate(parsed.tool_calls)]
+        if good := [call for call in calls if "problem" not in call]:
+            message["tool_calls"] = good
+        if malformed := [call for call in calls if "problem" in call]:
+            message["malformed_tool_calls"] = malformed
+            message["content"] = "\n".join(filter(None, [message["content"], *(call["text"] for call in malformed)]))
+        return message
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+    def _answer_start(self, ids: list[int]) -> int:
+        """Where the last answer begins: after the last prompt to answer."""
+        length = len(self._generation_ids)
+        for start in range(len(ids) - length, -1, -1):
+            if ids[start : start + length] == self._generation_ids:
+                return start + length
+        raise SpliceRefused("the played tokens hold no prompt to answer")
+
+
+def _call(call: ParsedToolCall, index: int) -> dict[str, Json]:
+    if problem := _PROBLEMS.get(call.status):
+        return {"text": call.raw, "problem": problem}
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            return {"text": call.raw, "problem": "not_json"}
+    if arguments is not None and not isinstance(arguments, dict):
+        return {"text": call.raw, "problem": "arguments_not_object"}
+    function = {"name": call.name, "arguments": json.dumps(arguments or {}, ensure_ascii=False)}
+    return {"id": call.id or f"call_{index}", "type": "function", "function": function}
+
+
+def _plain(messages: Sequence[Message]) -> list[Any]:
+    return [plain(message) for message in messages]
+
+
+def _tools(tools: Sequence[ToolSchema]) -> list[Any] | None:
+    """Whole OpenAI tools: models were trained on that spelling, renderers of other formats unwrap it."""
+    return [dict(tool) for tool in tools] or None

@@ -1,0 +1,137 @@
+"""Tool calls as text, for models whose template has none: Hermes tags around JSON, and one signature line a tool.
+
+Written compactly, since every token of it is sampled or computed many times:
+
+    <tool_call>{"name":"look_up","arguments":{"key":"b"}}</tool_call>
+
+Parsing accepts any spacing, so it reads Qwen's and Hermes's own spelling too (Hermes function calling, 2024).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Literal, NoReturn, TypeAlias
+
+from sparring.chat.messages import call_name_and_arguments, content_text
+from sparring.types import Json, Message, ToolSchema
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+Problem: TypeAlias = Literal["not_closed", "not_json", "no_name", "arguments_not_object"]
+"""What is wrong with a call that the policy wrote."""
+
+
+def tools_text(tools: Sequence[ToolSchema]) -> str:
+    """What the system prompt says about tools.
+
+        Call a tool with <tool_call>{"name":...,"arguments":{...}}</tool_call>
+        Tools:
+        look_up(key: string, depth?: integer): Follow the link of a key.
+    """
+    lines = [f'Call a tool with {OPEN}{{"name":...,"arguments":{{...}}}}{CLOSE}', "Tools:"]
+    for tool in tools:
+        function = tool["function"]
+        schema = function.get("parameters") or {}
+        required = schema.get("required", ())
+        properties: Mapping[str, Json] = schema.get("properties", {})
+        parameters = ", ".join(
+            f"{name}{'' if name in required else '?'}: {_type_text(kind)}" for name, kind in properties.items()
+        )
+        description = " ".join(str(function.get("description", "")).split())
+        lines.append(f"{function['name']}({parameters})" + (f": {description}" if description else ""))
+        lines.extend(
+            f"  {name}: {' '.join(str(kind['description']).split())}"
+            for name, kind in properties.items()
+            if kind.get("description")
+        )
+    return "\n".join(lines)
+
+
+def _type_text(schema: Mapping[str, Json]) -> str:
+    if "enum" in schema:
+        return "|".join(_compact(choice) for choice in schema["enum"])
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind not in ("object", "array"):
+        return kind
+    return _compact({key: value for key, value in schema.items() if key not in ("description", "title")})
+
+
+def render_assistant(message: Message) -> str:
+    """An assistant message as the text the policy would have written: content, then one tag pair a call."""
+    content = content_text(message.get("content"))
+    calls = [
+        f"{OPEN}{_compact({'name': name, 'arguments': arguments})}{CLOSE}"
+        for name, arguments in map(call_name_and_arguments, message.get("tool_calls") or ())
+    ]
+    return "\n".join([content, *calls] if content else calls)
+
+
+def parse_assistant(text: str) -> Message:
+    """The assistant message a text stands for; never raises.
+
+    Well-formed calls become `tool_calls`; malformed ones stay in the content and are also listed under
+    "malformed_tool_calls" as {"text", "problem"}.
+    """
+    calls: list[Json] = []
+    malformed: list[Json] = []
+    kept: list[str] = []
+    position = 0
+    while (start := text.find(OPEN, position)) >= 0:
+        kept.append(text[position:start])
+        call, position = _parsed_call(text, start)
+        if isinstance(call, str):
+            block = text[start:position]
+            kept.append(block)
+            malformed.append({"text": block.strip(), "problem": call})
+        else:
+            calls.append({"id": f"call_{len(calls)}", "type": "function", "function": call})
+    kept.append(text[position:])
+    message: dict[str, Json] = {"role": "assistant", "content": "".join(kept).strip()}
+    if calls:
+        message["tool_calls"] = calls
+    if malformed:
+        message["malformed_tool_calls"] = malformed
+    return message
+
+
+def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
+    """The call whose opening tag is at `start`, or what is wrong with it; and where it ends."""
+    body_start = start + len(OPEN)
+    while body_start < len(text) and text[body_start].isspace():
+        body_start += 1
+    try:
+        # Decoding before looking for the closing tag lets argument strings hold tags.
+        value, value_end = _DECODER.raw_decode(text, body_start)
+        json.dumps(value, ensure_ascii=False).encode()  # Lone surrogates are no text that could be sent on.
+    except (ValueError, RecursionError):
+        return _unparsable(text, body_start)
+    rest = text[value_end:].lstrip()
+    if not rest.startswith(CLOSE):
+        return _unparsable(text, value_end)
+    end = len(text) - len(rest) + len(CLOSE)
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        return "no_name", end
+    arguments = value.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return "arguments_not_object", end
+    return {"name": value["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}, end
+
+
+def _unparsable(text: str, position: int) -> tuple[Problem, int]:
+    """A body that is no JSON: it ends at its closing tag, or unclosed at the next opening tag or the text's end."""
+    closed, reopened = text.find(CLOSE, position), text.find(OPEN, position)
+    if closed >= 0 and not 0 <= reopened < closed:
+        return "not_json", closed + len(CLOSE)
+    return "not_closed", reopened if reopened >= 0 else len(text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _compact(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

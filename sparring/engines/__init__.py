@@ -1,0 +1,1 @@
+"""Who samples: the policy in process, a remote endpoint, or a script."""

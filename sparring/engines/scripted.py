@@ -1,0 +1,129 @@
+"""An engine that answers from a script instead of a model: for tests, examples and dry runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, final
+
+from sparring.errors import PolicyTimeout
+from sparring.protocols import TokenCallback
+from sparring.types import Completion, SampleRequest, StopReason, Weights
+
+Answer: TypeAlias = str | Sequence[int] | Exception
+"""A text (encoded, and ended with a stop id), token ids (sampled as they are), or an exception (raised)."""
+
+
+@final
+class ScriptedEngine:
+    """Implements `protocols.Engine` without torch.
+
+    `script` is a callable from a request to an answer, or a list of answers given in order of the requests.
+    An answer is cut after its first stop id, at `max_tokens` and at the end of the context, like a policy's own.
+
+        engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
+    """
+
+    def __init__(
+        self,
+        script: Callable[[SampleRequest], Answer] | Sequence[Answer],
+        *,
+        encode: Callable[[str], Sequence[int]] | None = None,
+        stop_id: int | None = None,
+        max_context_tokens: int = 8192,
+        logprob: float = -1.0,
+        seconds: Callable[[SampleRequest], float] | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`encode` turns texts into ids and must add no special tokens; `stop_id` ends a text answer, by default
+        the smallest stop id of the request; every token gets `logprob`; `seconds` is how long an answer takes."""
+        self._script = script
+        self._encode = encode
+        self._stop_id = stop_id
+        self._max_context_tokens = max_context_tokens
+        self._logprob = logprob
+        self._seconds = seconds
+        self._sleep = sleep
+        self._clock = clock
+        self._policy_version = 0
+        self._fingerprint = "scripted"
+        self.requests: list[SampleRequest] = []
+        """Every request so far, in order of arrival."""
+        self.open_sessions: set[str] = set()
+
+    async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
+        """Answer from the script. Raises what the script says, PolicyTimeout past the deadline."""
+        version, fingerprint = self._policy_version, self._fingerprint
+        answer = self._next_answer(request)
+        seconds = self._seconds(request) if self._seconds is not None else 0.0
+        if request.deadline is not None and self._clock() + seconds > request.deadline:
+            raise PolicyTimeout(f"session {request.session_id}: the deadline passed before the answer was complete.")
+        await self._sleep(seconds)
+        if isinstance(answer, Exception):
+            raise answer
+        token_ids, stop_reason = self._cut(answer, request)
+        if on_token is not None:
+            for token_id in token_ids:
+                on_token(token_id)
+                await self._sleep(0.0)
+        return Completion(
+            token_ids=token_ids,
+            sampled_logprobs=(self._logprob,) * len(token_ids),
+            stop_reason=stop_reason,
+            versions=((version, len(token_ids)),),
+            fingerprint=fingerprint,
+            num_computed_tokens=len(request.prompt_ids) + len(token_ids),
+        )
+
+    def _next_answer(self, request: SampleRequest) -> Answer:
+        self.requests.append(request)
+        if callable(self._script):
+            return self._script(request)
+        if len(self.requests) > len(self._script):
+            raise LookupError(f"The script has {len(self._script)} answers and got request {len(self.requests)}.")
+        return self._script[len(self.requests) - 1]
+
+    def _cut(self, answer: str | Sequence[int], request: SampleRequest) -> tuple[tuple[int, ...], StopReason]:
+        if isinstance(answer, str):
+            if self._encode is None:
+                raise TypeError("A scripted text needs `encode`; pass it, or script token ids.")
+            stop_id = self._stop_id if self._stop_id is not None else min(request.stop_ids, default=None)
+            answer = [*self._encode(answer), *([] if stop_id is None else [stop_id])]
+        room = min(request.sampling.max_tokens, self._max_context_tokens - len(request.prompt_ids))
+        token_ids = tuple(answer[:room])
+        for index, token_id in enumerate(token_ids):
+            if token_id in request.stop_ids:
+                return token_ids[: index + 1], StopReason.STOP
+        return token_ids, StopReason.LENGTH
+
+    async def load_weights(self, weights: Weights, version: int) -> None:
+        """Later answers carry this version and fingerprint; the script itself does not change."""
+        self._policy_version = version
+        self._fingerprint = weights.fingerprint
+
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
+        """The scripted log-probability for each id but the first."""
+        return [self._logprob] * (len(token_ids) - 1)
+
+    def open_session(self, session_id: str) -> None:
+        self.open_sessions.add(session_id)
+
+    def close_session(self, session_id: str) -> None:
+        self.open_sessions.discard(session_id)
+
+    @property
+    def policy_version(self) -> int:
+        return self._policy_version
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def max_context_tokens(self) -> int:
+        return self._max_context_tokens
+
+    async def close(self) -> None:
+        self.open_sessions.clear()

@@ -1,0 +1,10 @@
+"""Environments: the base class, tools from typed methods, and scripted demonstrations."""
+
+from sparring.environments.base import Environment, opened
+from sparring.environments.calls import ToolError, ToolResult, execute
+from sparring.environments.demonstrations import answer, record_demonstration, tool_call
+from sparring.environments.tools import tool
+
+__all__ = [
+    "Environment", "ToolError", "ToolResult", "answer", "execute", "opened", "record_demonstration", "tool", "tool_call",
+]  # fmt: skip

@@ -1,0 +1,120 @@
+"""The world of one episode: a base class to derive from, and the guarantee that it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar, Literal
+
+from sparring.environments.tools import tools_of
+from sparring.errors import InfrastructureError, SparringError, UsageError
+from sparring.types import Message, Task, ToolSchema
+
+CLOSE_SECONDS = 30.0
+"""How long an asynchronous `close` may take before it counts as failed."""
+
+
+class Environment:
+    """Derive from this, mark methods with `@tool`; a fresh object is made for every episode.
+
+        class Library(Environment):
+            @tool
+            def find(self, title: str) -> str:
+                "Shelf of a book."
+                return self.shelves.get(title, "unknown")
+
+    Methods may be sync or async. Sync ones run on the event loop of all episodes: make slow ones async.
+    """
+
+    describe_tools: ClassVar[Literal["schema", "prompt"]] = "schema"
+    """`schema`: the chat template lists the tools. `prompt`: the task's own messages describe them, and nothing is
+    added, which saves tokens with small models; calls are parsed and checked all the same."""
+
+    def reset(self, task: Task) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+        """Prepare the world; return opening messages, or None for the task's own."""
+        return None
+
+    def close(self) -> None | Awaitable[None]:
+        """Release what the world holds. Called on every exit path, exactly once, also when `reset` failed."""
+        return None
+
+    @property
+    def is_done(self) -> bool:
+        """True ends the episode after the tool call that made it so."""
+        return False
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        """The assistant messages of a perfect episode, in order; the warm start learns from them."""
+        raise UsageError(
+            f"{type(self).__name__} has no scripted expert, so there is nothing to demonstrate; "
+            "define `demonstrate(task)`, or set warm_start.demonstrations to a function or a file."
+        )
+
+    @classmethod
+    def tool_schemas(cls) -> tuple[ToolSchema, ...]:
+        """All tools in the OpenAI shape. Raises UsageError when a signature cannot become a schema."""
+        return tuple(read.schema for read in tools_of(cls).values())
+
+    @classmethod
+    def offered_tools(cls) -> tuple[ToolSchema, ...]:
+        """The tools that go to the chat template with every turn; none when the prompt describes them."""
+        return cls.tool_schemas() if cls.describe_tools == "schema" else ()
+
+
+@asynccontextmanager
+async def opened(environment: Environment, task: Task) -> AsyncIterator[Environment]:
+    """Close the environment exactly once, however the block is left: return, error, timeout or cancellation.
+
+    Raises InfrastructureError when closing fails after an episode that went well; otherwise the first failure stands.
+    """
+    try:
+        yield environment
+    except BaseException:
+        with suppress(InfrastructureError):
+            await _close(environment, task)
+        raise
+    await _close(environment, task)
+
+
+async def reset(environment: Environment, task: Task) -> list[Message]:
+    """Prepare the world and return the opening messages. Raises InfrastructureError when it cannot be prepared."""
+    name = type(environment).__name__
+    try:
+        opening = await settled(environment.reset(task))
+    except SparringError:
+        raise
+    except Exception as error:
+        raise InfrastructureError(f"Task {task.id}: {name}.reset failed: {error!r}.") from error
+    messages = list(task.messages if opening is None else opening)
+    if not messages:
+        raise UsageError(
+            f"Task {task.id} has no messages and {name}.reset returned none, so there is nothing to answer; give one of both."
+        )
+    return messages
+
+
+async def settled(value: Any) -> Any:
+    """What a function returned, awaited if it is to be awaited."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _close(environment: Environment, task: Task) -> None:
+    closing = asyncio.ensure_future(_close_in_time(environment, task))
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        # A cancellation must not leave the world half closed.
+        with suppress(InfrastructureError):
+            await closing
+        raise
+
+
+async def _close_in_time(environment: Environment, task: Task) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await settled(environment.close())
+    except Exception as error:
+        name = type(environment).__name__
+        raise InfrastructureError(f"Task {task.id}: {name}.close failed: {error!r}.") from error

@@ -1,0 +1,79 @@
+"""One tool call: checked strictly, run, and logged; a bad call is answered, never raised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NoReturn
+
+from sparring.environments.base import Environment, settled
+from sparring.environments.tools import tools_of
+from sparring.errors import InfrastructureError
+from sparring.types import Json
+
+
+class ToolError(StrEnum):
+    """What was wrong with a call."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_JSON = "bad_json"
+    WRONG_TYPE = "wrong_type"
+    TOOL_RAISED = "tool_raised"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What the model reads, what was wrong if anything, and the entry of the environment's own log."""
+
+    content: str
+    error: ToolError | None
+    transition: Mapping[str, Json]
+    """{"tool", "arguments", "result", "error"}; arguments as sent when they are no JSON object."""
+
+
+async def execute(environment: Environment, name: str, arguments: str | Mapping[str, Json]) -> ToolResult:
+    """Call a tool with arguments given as JSON text (or already parsed).
+
+    Results that are not strings are written as compact JSON. Only InfrastructureError leaves; whatever else a tool
+    raises is told to the model as an error.
+    """
+    offered = tools_of(type(environment))
+    if name not in offered:
+        return _refused(name, arguments, ToolError.UNKNOWN_TOOL, f"no tool {name!r}; there are {', '.join(offered)}")
+    try:
+        parsed = json.loads(arguments or "{}", parse_constant=_refuse) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not valid JSON")
+    if not isinstance(parsed, Mapping):
+        return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not a JSON object")
+    problem = offered[name].problem_with(parsed)
+    if problem is not None:
+        return _refused(name, parsed, ToolError.WRONG_TYPE, problem)
+    try:
+        content = _as_text(await settled(getattr(environment, name)(**parsed)))
+    except InfrastructureError:
+        raise
+    except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)
+        return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {error}")
+    return ToolResult(content=content, error=None, transition=_transition(name, parsed, content, None))
+
+
+def _refused(name: str, arguments: Json, error: ToolError, text: str) -> ToolResult:
+    content = f"error: {text}"
+    return ToolResult(content=content, error=error, transition=_transition(name, arguments, content, error))
+
+
+def _transition(name: str, arguments: Json, content: str, error: ToolError | None) -> dict[str, Json]:
+    return {"tool": name, "arguments": arguments, "result": content, "error": None if error is None else error.value}
+
+
+def _as_text(result: object) -> str:
+    if isinstance(result, str):
+        return result
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

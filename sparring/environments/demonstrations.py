@@ -1,0 +1,58 @@
+"""Scripted episodes played against the real environment, so that demonstrations hold real tool results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sparring.environments.base import Environment, opened, reset
+from sparring.environments.calls import execute
+from sparring.errors import DataError
+from sparring.types import Json, Message, Task
+
+
+def tool_call(name: str, /, **arguments: Json) -> Message:
+    """The assistant message that calls one tool."""
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call", "type": "function", "function": {"name": name, "arguments": arguments}}],
+    }
+
+
+def answer(content: str) -> Message:
+    """The assistant message that ends an episode."""
+    return {"role": "assistant", "content": content}
+
+
+def record_demonstration(
+    environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
+) -> list[Message]:
+    """The whole conversation of a scripted episode: opening, assistant messages, and what the tools really said.
+
+    `messages` are the assistant's, by default the environment's own `demonstrate(task)`. Raises DataError when a
+    scripted call fails, since a demonstration of an error teaches errors.
+    """
+    # A thread of its own, because the caller may run inside an event loop (a notebook).
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
+
+
+async def _play(environment: Environment, task: Task, script: Sequence[Message] | None) -> list[Message]:
+    async with opened(environment, task):
+        messages = await reset(environment, task)
+        for turn, message in enumerate(environment.demonstrate(task) if script is None else script):
+            # Ids as sessions give them, so that a recorded and a played conversation look alike.
+            calls = [{**call, "id": f"call_{turn}_{index}"} for index, call in enumerate(message.get("tool_calls", ()))]
+            messages.append({**message, "tool_calls": calls} if calls else message)
+            for call in calls:
+                function = call["function"]
+                result = await execute(environment, function["name"], function["arguments"])
+                if result.error is not None:
+                    raise DataError(
+                        f"Task {task.id}: the demonstration calls {function['name']} wrongly ({result.content}); "
+                        "correct the script, or the tool."
+                    )
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
+        return messages

@@ -1,0 +1,198 @@
+"""Tools from typed methods: what the model is told about them, and which arguments they take."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from sparring.errors import UsageError
+from sparring.types import Json, ToolSchema
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_MARK = "_sparring_tool"
+_SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_SUPPORTED = "str, int, float, bool, Literal, list[...], dict[str, ...], or one of these with `| None`"
+
+
+def tool(method: Method) -> Method:
+    """Mark a method of an environment as a tool that the policy may call.
+
+    Its name, first docstring line, type hints, defaults and Google-style `Args:` become its JSON schema.
+    """
+    setattr(method, _MARK, True)
+    return method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool as read from its method. `hints` holds the type hint of each parameter."""
+
+    name: str
+    schema: ToolSchema
+    hints: Mapping[str, Any]
+    required: frozenset[str]
+
+    def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
+        """What is wrong with these arguments, in a line for the model; None when they fit."""
+        for name, value in arguments.items():
+            if name not in self.hints:
+                return f"{self.name} has no argument {name!r}; it takes {', '.join(self.hints) or 'none'}"
+            if not fits(value, self.hints[name]):
+                return f"{self.name}: argument {name!r} must be {_described(self.hints[name])}, got {json.dumps(value)}"
+        missing = [name for name in self.hints if name in self.required and name not in arguments]
+        return f"{self.name}: argument {missing[0]!r} is missing" if missing else None
+
+
+@functools.cache
+def tools_of(environment_class: type) -> Mapping[str, Tool]:
+    """The tools of a class by name, in order of definition.
+
+    Raises UsageError naming the method and parameter when a signature cannot become a schema.
+    """
+    names: dict[str, None] = {}
+    for base in reversed(environment_class.__mro__):
+        names.update(dict.fromkeys(vars(base)))
+    methods = {name: inspect.getattr_static(environment_class, name) for name in names}
+    return types.MappingProxyType(
+        {
+            name: _read_tool(environment_class, name, method)
+            for name, method in methods.items()
+            if getattr(method, _MARK, False)
+        }
+    )
+
+
+def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -> Tool:
+    where = f"Tool {environment_class.__name__}.{name}"
+    try:
+        hints = get_type_hints(method)
+    except NameError as error:
+        raise UsageError(f"{where}: a type hint cannot be resolved ({error}); import the name in its module.") from error
+    descriptions = _argument_descriptions(inspect.getdoc(method) or "")
+    properties: dict[str, Json] = {}
+    required: list[str] = []
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        place = f"{where}, parameter {parameter.name!r}"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UsageError(f"{place}: {parameter.kind.description} parameters have no JSON schema; name each one.")
+        if parameter.name not in hints:
+            raise UsageError(f"{place} has no type hint, so the model cannot be told its type; use {_SUPPORTED}.")
+        properties[parameter.name] = _property(parameter, hints[parameter.name], place)
+        if parameter.name in descriptions:
+            properties[parameter.name]["description"] = descriptions[parameter.name]
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    return Tool(
+        name=name,
+        schema={
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": (inspect.getdoc(method) or "").partition("\n")[0],
+                "parameters": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": required,
+                    "additionalProperties": False,
+                },
+            },
+        },
+        hints={parameter: hints[parameter] for parameter in properties},
+        required=frozenset(required),
+    )
+
+
+def _property(parameter: inspect.Parameter, hint: Any, place: str) -> dict[str, Json]:
+    """Schema of one parameter, its default included."""
+    schema = _schema(hint)
+    if schema is None:
+        raise UsageError(f"{place}: the type {hint!r} has no JSON schema here; use {_SUPPORTED}.")
+    if parameter.default is not parameter.empty:
+        if not fits(parameter.default, hint):
+            raise UsageError(f"{place}: the default {parameter.default!r} is not {_described(hint)}; make them agree.")
+        schema["default"] = parameter.default
+    return schema
+
+
+def _schema(hint: Any) -> dict[str, Json] | None:
+    """The JSON schema of a type hint; None when it has none."""
+    if hint in _SCALARS:
+        return {"type": _SCALARS[hint]}
+    if hint is type(None):
+        return {"type": "null"}
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin is Literal:
+        return {"enum": list(arguments)} if all(_is_json_scalar(choice) for choice in arguments) else None
+    if origin in (Union, types.UnionType):
+        choices = [_schema(argument) for argument in arguments]
+        return None if None in choices else {"anyOf": choices}
+    if origin is list:
+        items = _schema(arguments[0]) if arguments else {}
+        return None if items is None else {"type": "array", **({"items": items} if arguments else {})}
+    if origin is dict and (not arguments or arguments[0] is str):
+        values = _schema(arguments[1]) if arguments else {}
+        return None if values is None else {"type": "object", **({"additionalProperties": values} if arguments else {})}
+    return None
+
+
+def fits(value: Json, hint: Any) -> bool:
+    """Whether a JSON value has the hinted type. A bool is no int; an int is a float, as in JSON."""
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (str, bool, type(None)):
+        return isinstance(value, hint)
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, argument) for argument in arguments)
+    if origin is list:
+        return isinstance(value, list) and (not arguments or all(fits(item, arguments[0]) for item in value))
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        return False
+    return not arguments or all(fits(item, arguments[1]) for item in value.values())
+
+
+def _described(hint: Any) -> str:
+    """A type in the words of JSON: `integer`, `one of "a", "b"`, `array of string`."""
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if origin is Literal:
+        return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_described(argument) for argument in arguments)
+    if origin is list:
+        return f"array of {_described(arguments[0])}" if arguments else "array"
+    return "null" if hint is type(None) else "object"
+
+
+def _is_json_scalar(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float)
+
+
+def _argument_descriptions(docstring: str) -> dict[str, str]:
+    """The `Args:` section of a Google-style docstring: name to text, continuation lines joined."""
+    section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", docstring, flags=re.MULTILINE)
+    descriptions: dict[str, str] = {}
+    if section is None:
+        return descriptions
+    lines = inspect.cleandoc("\n" + section[1]).splitlines()
+    name = None
+    for line in lines:
+        entry = re.match(r"(\w+)(?: *\([^)]*\))?: *(.*)", line)
+        if entry is not None:
+            name = entry[1]
+            descriptions[name] = entry[2].strip()
+        elif name is not None and line.strip():
+            descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
+    return descriptions

@@ -1,0 +1,80 @@
+"""What a user can act on: one class per exit code, and the failures that an episode may end with.
+
+    SparringError
+    ├── UsageError                 exit 2: the command line or the recipe
+    │   └── ConfigError            all problems of a recipe at once
+    ├── DataError                  exit 3: datasets, demonstrations, checkpoints, stored runs
+    ├── ServiceError               exit 4: environment, model files, a missing package or server
+    ├── GateError                  exit 5: a gate said no (no successes at baseline, ...)
+    └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
+        ├── InfrastructureError    retried, then kept out of learning
+        ├── PolicyTimeout          the policy did not finish in time
+        ├── ContextOverflow        the next turn would not fit the model's context
+        └── RewardError            the reward never came, or is not a number
+
+A message has three parts: what was given, why it cannot work, what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class SparringError(Exception):
+    """Base of everything that is reported without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(SparringError):
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One thing wrong with a recipe: where, what was given, and what would work."""
+
+    key: str
+    message: str
+
+
+class ConfigError(UsageError):
+    """All problems of a recipe at once, each with its key path."""
+
+    def __init__(self, problems: list[ConfigProblem], source: str = "the recipe") -> None:
+        self.problems = problems
+        lines = "\n".join(f"  {problem.key}: {problem.message}" for problem in problems)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{count} in {source}:\n{lines}")
+
+
+class DataError(SparringError):
+    exit_code = 3
+
+
+class ServiceError(SparringError):
+    exit_code = 4
+
+
+class GateError(SparringError):
+    exit_code = 5
+
+
+class EpisodeError(SparringError):
+    """Ends one episode, never the run."""
+
+
+class InfrastructureError(EpisodeError):
+    """The world failed, not the policy. User code may raise it; the attempt is retried, then left out of learning."""
+
+
+class PolicyTimeout(EpisodeError):
+    """The policy did not finish a turn before its deadline."""
+
+
+class ContextOverflow(EpisodeError):
+    """The next prompt leaves no room for an answer in the model's context."""
+
+
+class RewardError(EpisodeError):
+    """The reward is missing, not finite, or of the wrong type."""

@@ -1,0 +1,106 @@
+"""Which session a request enters: the episode whose key it shows, or a fresh one of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol, final
+
+from sparring.gateway.wire import ApiError, ChatRequest
+from sparring.protocols import Chat, Engine
+from sparring.sessions import Session
+from sparring.types import Sampling
+
+
+class Doors(Protocol):
+    """What the app asks before it plays a request."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    def check(self, api_key: str) -> None:
+        """Raises ApiError 401 for a key that opens nothing."""
+        ...
+
+    def enter(self, api_key: str, request: ChatRequest) -> AbstractAsyncContextManager[Session]:
+        """The session of a request, for as long as the request takes. Raises ApiError."""
+        ...
+
+
+@final
+class EpisodeDoors:
+    """One random key an episode; only its hash is kept, and it opens nothing once the session is closed."""
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def model_name(self) -> str:
+        return self._model_name
+
+    def register(self, session: Session) -> str:
+        """A new key for a session."""
+        self._sessions = {digest: other for digest, other in self._sessions.items() if not other.is_closed}
+        api_key = f"sk-{secrets.token_urlsafe(32)}"
+        self._sessions[_digest(api_key)] = session
+        return api_key
+
+    def check(self, api_key: str) -> None:
+        session = self._sessions.get(_digest(api_key))
+        if session is None or session.is_closed:
+            raise ApiError(401, "This API key opens no running episode; use the key the episode was given.", code="invalid_api_key")
+
+    @asynccontextmanager
+    async def enter(self, api_key: str, request: ChatRequest) -> AsyncIterator[Session]:
+        self.check(api_key)
+        if request.seed is not None:
+            raise ApiError(
+                400, "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
+                code="unsupported_parameter", param="seed",
+            )  # fmt: skip
+        yield self._sessions[_digest(api_key)]
+
+
+@final
+class StatelessDoors:
+    """A fixed model: every request opens a fresh session, which ends with it and records nothing."""
+
+    def __init__(
+        self, *, engine: Engine, chat: Chat, model_name: str, sampling: Sampling, api_key: str | None = None
+    ) -> None:
+        """Without `api_key` any key will do, also none."""
+        self._engine = engine
+        self._chat = chat
+        self._model_name = model_name
+        self._sampling = sampling
+        self._api_key = api_key
+
+    @property
+    def model_name(self) -> str:
+        return self._model_name
+
+    def check(self, api_key: str) -> None:
+        if self._api_key is not None and not hmac.compare_digest(_digest(api_key), _digest(self._api_key)):
+            raise ApiError(401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key")
+
+    @asynccontextmanager
+    async def enter(self, api_key: str, request: ChatRequest) -> AsyncIterator[Session]:
+        self.check(api_key)
+        if request.model != self._model_name:
+            raise ApiError(
+                404, f"Model {request.model!r} is not served here; send model={self._model_name!r}.",
+                code="model_not_found", param="model",
+            )  # fmt: skip
+        seed = secrets.randbits(63) if request.seed is None else request.seed
+        async with Session(
+            id=f"request-{secrets.token_hex(8)}", engine=self._engine, chat=self._chat, sampling=self._sampling, seed=seed
+        ) as session:
+            yield session
+
+
+def _digest(api_key: str) -> str:
+    return hashlib.sha256(api_key.encode()).hexdigest()

@@ -1,0 +1,151 @@
+"""The gateway on a socket: uvicorn in the running event loop, on loopback and a free port unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self, final
+
+import uvicorn
+from starlette.applications import Starlette
+
+from sparring.errors import ServiceError
+from sparring.gateway.app import create_app
+from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.protocols import Chat, Engine
+from sparring.sessions import Session
+from sparring.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How an agent reaches its episode's session with any OpenAI client."""
+
+    base_url: str
+    api_key: str
+
+
+class _QuietUvicorn(uvicorn.Server):
+    """Leaves Ctrl-C to the program it runs in."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Listener:
+    """One app on one socket."""
+
+    def __init__(self, app: Starlette, host: str, port: int) -> None:
+        self._app = app
+        self._host = host
+        self._port = port
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Bind and answer requests from the running loop. Raises ServiceError when the address is taken."""
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((self._host, self._port))
+        except OSError as error:
+            bound.close()
+            raise ServiceError(f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0.") from error
+        self._port = bound.getsockname()[1]
+        config = uvicorn.Config(
+            self._app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        )
+        self._server = _QuietUvicorn(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+        while not self._server.started and not self._serving.done():
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        """Finish what is being answered, two seconds at most; stopping twice is fine."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._serving = None
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self._host}:{self._port}/v1"
+
+
+@final
+class Gateway:
+    """HTTP doors to the sessions of running episodes.
+
+    async with Gateway() as gateway:
+        door = gateway.register(session)
+        client = openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key)
+    """
+
+    def __init__(self, *, model_name: str = "policy", host: str = "127.0.0.1", port: int = 0) -> None:
+        """`model_name` is what `/v1/models` lists; requests may name any model, the key decides."""
+        self._doors = EpisodeDoors(model_name)
+        self._listener = _Listener(create_app(self._doors), host, port)
+
+    def register(self, session: Session) -> Door:
+        """A key of its own for a session; it opens nothing once the session is closed."""
+        return Door(self.base_url, self._doors.register(session))
+
+    @property
+    def base_url(self) -> str:
+        return self._listener.base_url
+
+    async def start(self) -> None:
+        """Raises ServiceError when the address is taken."""
+        await self._listener.start()
+
+    async def stop(self) -> None:
+        await self._listener.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop()
+
+
+@final
+class ModelServer:
+    """One fixed model behind the OpenAI endpoint; every request is a session of its own, nothing is recorded."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        chat: Chat,
+        model_name: str,
+        sampling: Sampling,
+        api_key: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        """Without `api_key` any key will do, so bind it to loopback only."""
+        doors = StatelessDoors(engine=engine, chat=chat, model_name=model_name, sampling=sampling, api_key=api_key)
+        self._listener = _Listener(create_app(doors), host, port)
+
+    @property
+    def base_url(self) -> str:
+        return self._listener.base_url
+
+    async def start(self) -> None:
+        """Raises ServiceError when the address is taken."""
+        await self._listener.start()
+
+    async def stop(self) -> None:
+        await self._listener.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop()

@@ -1,0 +1,52 @@
+"""What of an answer may be shown while it is still being sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from sparring.types import Message
+
+_LONGEST_TAG = 16
+
+
+@final
+class VisibleText:
+    """Turns sampled ids into text deltas that add up to the final message's content.
+
+    Held back until it is certain: an unfinished tag or tool call, half a character, space at the end.
+    """
+
+    def __init__(self, parse: Callable[[Sequence[int]], Message]) -> None:
+        """`parse` is the session's own reading of ids, so that stream and final message agree."""
+        self._parse = parse
+        self._token_ids: list[int] = []
+        self._shown = ""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that became certain with these ids."""
+        self._token_ids.extend(token_ids)
+        return self._show(_certain_part(self._parse(self._token_ids)))
+
+    def finish(self, message: Message) -> str:
+        """What of the final content is not shown yet."""
+        return self._show(message["content"])
+
+    def _show(self, text: str) -> str:
+        if not text.startswith(self._shown):
+            return ""
+        delta = text[len(self._shown) :]
+        self._shown = text
+        return delta
+
+
+def _certain_part(message: Message) -> str:
+    text: str = message["content"]
+    for call in message.get("malformed_tool_calls", ()):
+        # It may yet become well-formed, and then it is no content.
+        text = text[: max(0, text.find(call["text"]))]
+    text = text.rstrip("\ufffd")
+    tag_at = text.rfind("<", max(0, len(text) - _LONGEST_TAG))
+    if tag_at >= 0 and ">" not in text[tag_at:]:
+        text = text[:tag_at]
+    return text.rstrip()

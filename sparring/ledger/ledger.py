@@ -1,0 +1,192 @@
+"""The ledger of a run: plans, state changes and turns go in, durable before they are answered; counts come out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, final
+
+from sparring.errors import DataError
+from sparring.ledger import rows
+from sparring.ledger.states import SPLITS, DiscardReason, RolloutState, broken_rule
+from sparring.ledger.verification import broken_invariants
+from sparring.ledger.writer import GroupCommitWriter
+from sparring.types import Json, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRecord:
+    """One planned rollout as the ledger knows it."""
+
+    id: str
+    task_id: str
+    attempt: int
+    split: str
+    state: RolloutState
+    step: int | None
+    reason: DiscardReason | None
+    detail: str | None
+    result: Json
+    """What `advance` was last given: outcome, rewards, metrics."""
+
+
+@final
+class Ledger:
+    """One SQLite file (or `":memory:"`), written by one thread with group commit.
+
+    Every method comes as `await ledger.verb(...)`, which returns when the change is on disk, and as
+    `ledger.verb_nowait(...)`, which only keeps the order. Both check the rules before they return, from any thread.
+
+        with Ledger(run / "ledger.sqlite") as ledger:
+            await ledger.plan("r0", task_id="t0", attempt=0)
+            await ledger.advance("r0", RolloutState.LEASED)
+    """
+
+    def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], float] = time.time) -> None:
+        """Open or create `path`; `clock` stamps events in seconds since 1970. Raises DataError on a foreign file."""
+        self._clock = clock
+        connection, known = rows.open_file(path)
+        self._writer = GroupCommitWriter(connection)
+        # Guards the mirror below together with the order of the queue: a state is checked and queued as one.
+        self._lock = threading.Lock()
+        self._states = {id: (RolloutState(state), split) for id, state, split in known}
+
+    def plan_nowait(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> Future[None]:
+        """Account for a rollout from now on. Raises DataError for a known id or an unknown split."""
+        if split not in SPLITS:
+            raise DataError(f"Split {split!r} of rollout {rollout_id} is unknown; use one of {', '.join(SPLITS)}.")
+        with self._lock:
+            if rollout_id in self._states:
+                raise DataError(f"Rollout {rollout_id} is planned already; give every attempt its own id.")
+            self._states[rollout_id] = (RolloutState.PLANNED, split)
+            now = self._clock()
+            return self._writer.submit(lambda db: rows.insert_rollout(db, rollout_id, task_id, attempt, split, now))
+
+    async def plan(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> None:
+        """`plan_nowait`, and wait until it is on disk."""
+        await asyncio.wrap_future(self.plan_nowait(rollout_id, task_id=task_id, attempt=attempt, split=split))
+
+    def advance_nowait(
+        self,
+        rollout_id: str,
+        state: RolloutState,
+        *,
+        step: int | None = None,
+        reason: DiscardReason | None = None,
+        detail: str | None = None,
+        result: Json = None,
+    ) -> Future[None]:
+        """Move a rollout to its next state; `result` is any JSON value to keep with it (None keeps what is there).
+
+        Raises DataError for an unknown rollout and for a transition that `states.broken_rule` forbids.
+        """
+        text = None if result is None else json.dumps(result)
+        with self._lock:
+            before, split = self._known(rollout_id)
+            broken = broken_rule(before, state, split=split, step=step, reason=reason)
+            if broken is not None:
+                raise DataError(f"Rollout {rollout_id}: {broken}.")
+            self._states[rollout_id] = (state, split)
+            now = self._clock()
+            return self._writer.submit(
+                lambda db: rows.update_rollout(db, rollout_id, state, step, reason, detail, text, now)
+            )
+
+    async def advance(
+        self,
+        rollout_id: str,
+        state: RolloutState,
+        *,
+        step: int | None = None,
+        reason: DiscardReason | None = None,
+        detail: str | None = None,
+        result: Json = None,
+    ) -> None:
+        """`advance_nowait`, and wait until it is on disk."""
+        future = self.advance_nowait(rollout_id, state, step=step, reason=reason, detail=detail, result=result)
+        await asyncio.wrap_future(future)
+
+    def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:
+        """Keep a turn token for token; of its prompt only what its parent does not hold. Raises DataError."""
+        with self._lock:
+            state, _ = self._known(rollout_id)
+            if state is not RolloutState.RUNNING:
+                raise DataError(f"Rollout {rollout_id} is {state}: turns are recorded while it is running.")
+            return self._writer.submit(lambda db: rows.insert_turn(db, rollout_id, turn, request_digest))
+
+    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> None:
+        """`record_turn_nowait`, and wait until it is on disk."""
+        await asyncio.wrap_future(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
+
+    def flush(self) -> None:
+        """Wait until everything queued so far is on disk."""
+        self._writer.submit(lambda _: None).result()
+
+    # Reading: on the writer's thread, so that a reader sees every write it queued before.
+
+    def state(self, rollout_id: str) -> RolloutState:
+        """The current state. Raises DataError for an unknown rollout."""
+        with self._lock:
+            return self._known(rollout_id)[0]
+
+    def counts(self, split: str | None = None) -> dict[str, int]:
+        """Rollouts by state, all states present; discarded ones again as "discarded/<reason>"; "planned_total"."""
+        counts: dict[str, int] = {state: 0 for state in RolloutState}
+        for state, reason, count in self._writer.submit(lambda db: rows.select_counts(db, split)).result():
+            counts[state] += count
+            if reason is not None:
+                counts[f"{state}/{reason}"] = count
+        counts["planned_total"] = sum(counts[state] for state in RolloutState)
+        return counts
+
+    def rollouts(self, *, state: RolloutState | None = None, split: str | None = None) -> list[RolloutRecord]:
+        """All rollouts, or those of one state or split, in the order of planning."""
+        found = self._writer.submit(lambda db: rows.select_rollouts(db, state, split)).result()
+        return [
+            RolloutRecord(
+                id=id, task_id=task_id, attempt=attempt, split=split_, state=RolloutState(state_), step=step,
+                reason=None if reason is None else DiscardReason(reason), detail=detail,
+                result=None if result is None else json.loads(result),
+            )
+            for id, task_id, attempt, split_, state_, step, reason, detail, result in found
+        ]  # fmt: skip
+
+    def load_turns(self, rollout_id: str) -> tuple[Turn, ...]:
+        """The turns of a rollout by id, prompts whole again; log-probabilities as 32-bit floats."""
+        return self._writer.submit(lambda db: rows.select_turns(db, rollout_id)).result()
+
+    def verify(self) -> list[str]:
+        """Broken invariants in words; empty when every rollout and turn is accounted for."""
+        return self._writer.submit(broken_invariants).result()
+
+    @property
+    def num_commits(self) -> int:
+        """Transactions so far: the price in syncs of all that was recorded."""
+        return self._writer.num_commits
+
+    def close(self) -> None:
+        """Write what is queued and close the file. Raises ServiceError when something could not be written."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    def _known(self, rollout_id: str) -> tuple[RolloutState, str]:
+        if rollout_id not in self._states:
+            raise DataError(f"Rollout {rollout_id} is not in the ledger; plan it first.")
+        return self._states[rollout_id]

@@ -1,0 +1,164 @@
+"""What the ledger's tables hold, and the statements that write and read them.
+
+Token ids are blobs of 32-bit integers and log-probabilities blobs of 32-bit floats, in the row of their turn, so that
+a turn is committed or absent as a whole. A turn with a parent stores only the prompt ids that follow the parent's
+prompt and answer. `events` is the append-only history; `rollouts` holds what it adds up to.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sparring.errors import DataError
+from sparring.types import Sampling, StopReason, Turn
+
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE rollouts (
+    id TEXT PRIMARY KEY, task_id TEXT NOT NULL, attempt INTEGER NOT NULL, split TEXT NOT NULL,
+    state TEXT NOT NULL, step INTEGER, reason TEXT, detail TEXT, result TEXT
+);
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY, time REAL NOT NULL, rollout_id TEXT NOT NULL, state TEXT NOT NULL,
+    step INTEGER, reason TEXT
+);
+CREATE TABLE turns (
+    rollout_id TEXT NOT NULL, id INTEGER NOT NULL, parent INTEGER, branch_reason TEXT,
+    new_prompt_ids BLOB NOT NULL, token_ids BLOB NOT NULL, sampled_logprobs BLOB NOT NULL,
+    versions TEXT NOT NULL, fingerprint TEXT NOT NULL, stop_reason TEXT NOT NULL, sampling TEXT NOT NULL,
+    message TEXT NOT NULL, num_computed_tokens INTEGER NOT NULL, seconds REAL NOT NULL, request_digest TEXT NOT NULL,
+    PRIMARY KEY (rollout_id, id)
+) WITHOUT ROWID;
+"""
+
+
+def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str]]]:
+    """Open or create a ledger: its connection, and (id, state, split) of every rollout. Raises DataError."""
+    try:
+        db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        found = db.execute("PRAGMA user_version").fetchone()[0]
+        if found == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
+            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            found = FORMAT
+        if found == FORMAT:
+            return db, db.execute("SELECT id, state, split FROM rollouts").fetchall()
+        problem = f"it has format {found}, and this version reads format {FORMAT}"
+        db.close()
+    except sqlite3.Error as error:
+        problem = str(error)
+    raise DataError(f"{path} cannot be opened as a ledger: {problem}. Move it away to begin a new one.")
+
+
+def insert_rollout(
+    db: sqlite3.Connection, rollout_id: str, task_id: str, attempt: int, split: str, now: float
+) -> None:
+    db.execute(
+        "INSERT INTO rollouts (id, task_id, attempt, split, state) VALUES (?, ?, ?, ?, 'planned')",
+        (rollout_id, task_id, attempt, split),
+    )
+    db.execute("INSERT INTO events (time, rollout_id, state) VALUES (?, ?, 'planned')", (now, rollout_id))
+
+
+def update_rollout(
+    db: sqlite3.Connection,
+    rollout_id: str,
+    state: str,
+    step: int | None,
+    reason: str | None,
+    detail: str | None,
+    result: str | None,
+    now: float,
+) -> None:
+    db.execute(
+        "UPDATE rollouts SET state = ?, step = ?, reason = ?, detail = coalesce(?, detail),"
+        " result = coalesce(?, result) WHERE id = ?",
+        (state, step, reason, detail, result, rollout_id),
+    )
+    db.execute(
+        "INSERT INTO events (time, rollout_id, state, step, reason) VALUES (?, ?, ?, ?, ?)",
+        (now, rollout_id, state, step, reason),
+    )
+
+
+def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_digest: str) -> None:
+    num_inherited = 0 if turn.parent is None else _num_played(db, rollout_id, turn.parent)
+    db.execute(
+        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            rollout_id, turn.id, turn.parent, turn.branch_reason,
+            array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),
+            array("f", turn.sampled_logprobs).tobytes(), json.dumps(turn.versions), turn.fingerprint,
+            turn.stop_reason, json.dumps([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
+            json.dumps(turn.message), turn.num_computed_tokens, turn.seconds, request_digest,
+        ),
+    )  # fmt: skip
+
+
+def _num_played(db: sqlite3.Connection, rollout_id: str, turn_id: int | None) -> int:
+    """Ids of a turn's prompt and answer together: the sum over its line of parents."""
+    num_bytes = 0
+    while turn_id is not None:
+        turn_id, own = db.execute(
+            "SELECT parent, length(new_prompt_ids) + length(token_ids) FROM turns WHERE rollout_id = ? AND id = ?",
+            (rollout_id, turn_id),
+        ).fetchone()
+        num_bytes += own
+    return num_bytes // array("i").itemsize
+
+
+def select_counts(db: sqlite3.Connection, split: str | None) -> list[tuple[str, str | None, int]]:
+    return db.execute(
+        "SELECT state, reason, count(*) FROM rollouts WHERE ?1 IS NULL OR split = ?1 GROUP BY state, reason", (split,)
+    ).fetchall()
+
+
+def select_rollouts(db: sqlite3.Connection, state: str | None, split: str | None) -> list[tuple[Any, ...]]:
+    return db.execute(
+        "SELECT id, task_id, attempt, split, state, step, reason, detail, result FROM rollouts"
+        " WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR split = ?2) ORDER BY rowid",
+        (state, split),
+    ).fetchall()
+
+
+def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
+    turns: dict[int, Turn] = {}
+    for (
+        id, parent, branch_reason, new_prompt_ids, token_ids, logprobs, versions, fingerprint, stop_reason, sampling,
+        message, num_computed_tokens, seconds,
+    ) in db.execute(
+        "SELECT id, parent, branch_reason, new_prompt_ids, token_ids, sampled_logprobs, versions, fingerprint,"
+        " stop_reason, sampling, message, num_computed_tokens, seconds FROM turns WHERE rollout_id = ? ORDER BY id",
+        (rollout_id,),
+    ):  # fmt: skip
+        inherited = () if parent is None else turns[parent].prompt_ids + turns[parent].token_ids
+        temperature, top_p, max_tokens = json.loads(sampling)
+        turns[id] = Turn(
+            id=id,
+            parent=parent,
+            branch_reason=branch_reason,
+            prompt_ids=inherited + unpacked("i", new_prompt_ids),
+            token_ids=unpacked("i", token_ids),
+            sampled_logprobs=unpacked("f", logprobs),
+            versions=tuple((version, count) for version, count in json.loads(versions)),
+            fingerprint=fingerprint,
+            stop_reason=StopReason(stop_reason),
+            sampling=Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
+            message=json.loads(message),
+            num_computed_tokens=num_computed_tokens,
+            seconds=seconds,
+        )
+    return tuple(turns.values())
+
+
+def unpacked(typecode: str, blob: bytes) -> tuple[Any, ...]:
+    """The numbers of a blob; `typecode` is "i" or "f"."""
+    numbers: Sequence[Any] = array(typecode, blob)
+    return tuple(numbers)

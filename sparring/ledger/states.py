@@ -1,0 +1,79 @@
+"""The life of a rollout: its states, which may follow which, and the closed set of reasons for discarding one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class RolloutState(StrEnum):
+    """Where a rollout is. TRAINED, DISCARDED and EVALUATED are final."""
+
+    PLANNED = "planned"
+    LEASED = "leased"
+    RUNNING = "running"
+    FINISHED = "finished"
+    SCORED = "scored"
+    ADMITTED = "admitted"
+    CLAIMED = "claimed"
+    TRAINED = "trained"
+    DISCARDED = "discarded"
+    EVALUATED = "evaluated"
+
+
+class DiscardReason(StrEnum):
+    """Why a rollout was not learned from."""
+
+    STALE = "stale"
+    TRUNCATED_POLICY = "truncated_policy"
+    INFRA_ERROR = "infra_error"
+    ENV_TIMEOUT = "env_timeout"
+    REWARD_ERROR = "reward_error"
+    TOKEN_MISMATCH = "token_mismatch"
+    NONFINITE = "nonfinite"
+    GROUP_INCOMPLETE = "group_incomplete"
+    SUPERSEDED_ATTEMPT = "superseded_attempt"
+    OPERATOR_CANCEL = "operator_cancel"
+    ZERO_SIGNAL = "zero_signal"
+    REWOUND = "rewound"
+
+
+FINAL_STATES = frozenset({RolloutState.TRAINED, RolloutState.DISCARDED, RolloutState.EVALUATED})
+SPLITS = ("train", "validation", "held_out")
+
+_FORWARD = {
+    RolloutState.PLANNED: {RolloutState.LEASED},
+    RolloutState.LEASED: {RolloutState.RUNNING},
+    RolloutState.RUNNING: {RolloutState.FINISHED},
+    RolloutState.FINISHED: {RolloutState.SCORED},
+    RolloutState.SCORED: {RolloutState.ADMITTED, RolloutState.EVALUATED},
+    RolloutState.ADMITTED: {RolloutState.CLAIMED},
+    # A claim whose step is lost goes back: it may be claimed again by another step.
+    RolloutState.CLAIMED: {RolloutState.TRAINED, RolloutState.ADMITTED},
+}
+TRANSITIONS: Mapping[RolloutState, frozenset[RolloutState]] = MappingProxyType(
+    {
+        state: frozenset() if state in FINAL_STATES else frozenset(_FORWARD[state] | {RolloutState.DISCARDED})
+        for state in RolloutState
+    }
+)
+"""Legal next states; whatever is not final may be discarded."""
+
+
+def broken_rule(
+    before: RolloutState, after: RolloutState, *, split: str, step: int | None, reason: DiscardReason | None
+) -> str | None:
+    """Why a rollout may not go from one state to another, or None when it may."""
+    if after not in TRANSITIONS[before]:
+        legal = ", ".join(sorted(TRANSITIONS[before])) or "nothing, it is final"
+        return f"{before} cannot become {after} (only: {legal})"
+    if after is RolloutState.ADMITTED and split != "train":
+        return f"a rollout of split {split!r} cannot be admitted to training"
+    if after is RolloutState.EVALUATED and split == "train":
+        return "a rollout of split 'train' cannot end as evaluated"
+    if (after in (RolloutState.CLAIMED, RolloutState.TRAINED)) != (step is not None):
+        return f"{after} with step {step}: claimed and trained name their step, no other state does"
+    if (after is RolloutState.DISCARDED) != (reason is not None):
+        return f"{after} with reason {reason}: discarded names a reason, no other state does"
+    return None

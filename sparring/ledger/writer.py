@@ -1,0 +1,83 @@
+"""One thread that owns the SQLite connection and commits whatever has queued up in one transaction."""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeAlias, TypeVar, final
+
+from sparring.errors import ServiceError
+
+T = TypeVar("T")
+Job: TypeAlias = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
+
+_MAX_JOBS_PER_COMMIT = 1024
+
+
+@final
+class GroupCommitWriter:
+    """Runs jobs in the order of `submit`; a job's future resolves after the transaction that holds it is on disk.
+
+    A job that fails takes the writer down: its transaction is rolled back, its futures and all later ones fail,
+    since an account with a hole in it is worse than a run that stops.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Take over a connection in autocommit mode, opened with `check_same_thread=False`; nobody else may use it."""
+        self._connection = connection
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+        self.num_commits = 0
+        """Transactions so far; far fewer than jobs when many sessions write at once."""
+        self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """Queue a job. Raises ServiceError when an earlier one could not be written."""
+        if self._failure is not None:
+            raise ServiceError(f"The ledger stopped writing: {self._failure}. Nothing later was recorded; resume the run.")
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # A cancelled waiter must not cancel the write.
+        self._jobs.put((job, future))
+        return future
+
+    def close(self) -> None:
+        """Write what is queued, then close the file. Raises ServiceError when something could not be written."""
+        self._jobs.put(None)
+        self._thread.join()
+        self._connection.close()
+        if self._failure is not None:
+            raise ServiceError(f"The ledger stopped writing: {self._failure}. Resume the run.") from self._failure
+
+    def _run(self) -> None:
+        """Waits for jobs; whoever submits wakes it; ends at the None that `close` queues."""
+        is_open = True
+        while is_open:
+            batch = [self._jobs.get()]
+            while batch[-1] is not None and len(batch) < _MAX_JOBS_PER_COMMIT and not self._jobs.empty():
+                batch.append(self._jobs.get())
+            is_open = batch[-1] is not None
+            self._commit([job for job in batch if job is not None])
+
+    def _commit(self, batch: list[Job]) -> None:
+        if not batch:
+            return
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._connection.execute("BEGIN")
+            results = [job(self._connection) for job, _ in batch]
+            self._connection.execute("COMMIT")
+        except BaseException as error:  # noqa: BLE001 (nothing may leave a waiter without an answer)
+            self._failure = error
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            for _, future in batch:
+                future.set_exception(ServiceError(f"The ledger could not be written: {error}. Free the disk and resume."))
+            return
+        self.num_commits += 1
+        for (_, future), result in zip(batch, results, strict=True):
+            future.set_result(result)

@@ -1,0 +1,123 @@
+"""The training loop, on one page.
+
+    tasks ─▶ scheduler ─▶ groups of trajectories ─▶ advantages ─▶ batch (forest) ─▶ learner ─▶ weights ─▶ engine
+                 ▲                                                                                         │
+                 └──────────────────────── slots reopen when the weights are published ◀───────────────────┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparring.protocols import Engine, Learner, LossConfig, Tracker
+from sparring.rollouts import Scheduler
+from sparring.rollouts.metrics import batch_metrics, rollout_metrics
+from sparring.training.sequences import build_batch
+from sparring.types import TrainingBatch, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What the loop needs, finished and wired; `build.py` makes it."""
+
+    engine: Engine
+    learner: Learner
+    scheduler: Scheduler
+    tracker: Tracker
+    advantages: Callable[[Sequence[TrajectoryGroup]], Mapping[str, float]]
+    """One advantage for each trajectory, by its id; statistics see each trajectory once."""
+    loss_fn: str
+    loss_config: LossConfig
+    loss_reduction: str
+    learning_rate: float
+    start_step: int
+    max_steps: int
+    max_seconds: float | None
+    validate: Callable[[int], Awaitable[None]]
+    """Called after every step, and before the first; decides itself whether it is due."""
+    save: Callable[[int, int], Awaitable[None]]
+    """(step, next data position), called after every step."""
+    stop: asyncio.Event
+    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step under way is given up, nothing trained is lost."""
+
+
+async def train(run: Run) -> int:
+    """Run optimizer steps until one of the limits, the data, or a stop ends it; return the last step.
+
+    How far play may run ahead of learning is the scheduler's business: with max_steps_off_policy = 0 this same loop
+    is synchronous, on-policy training.
+    """
+    began, step = time.monotonic(), run.start_step
+    await run.validate(step)
+
+    async with run.scheduler as scheduler:
+        while step < run.max_steps and not _is_late(run, began):
+            times: dict[str, float] = {}
+
+            # Play: the oldest finished groups, already rewarded.
+            with _timed(times, "timing_s/rollout"):
+                groups = await _unless_stopped(scheduler.next_batch(), run.stop)
+            if not groups:
+                break
+            scheduler.start_ahead()
+
+            # Learn: rewards -> advantages -> forest of token segments -> one optimizer step.
+            step += 1
+            advantages = run.advantages(groups)
+            batch = build_batch(groups, advantages, reduction=run.loss_reduction)
+            with _timed(times, "timing_s/training"):
+                learned = await asyncio.to_thread(learn, run, batch)
+
+            # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
+            with _timed(times, "timing_s/policy_update"):
+                await run.engine.load_weights(run.learner.export_weights(), version=step)
+            scheduler.release(step)
+
+            times["timing_s/step"] = sum(times.values())
+            play = rollout_metrics(groups, advantages, version=step - 1)
+            run.tracker.log_metrics(step, play | batch_metrics(batch, groups) | learned | times)
+            run.tracker.log_groups(step, groups, split="train")
+            await run.save(step, scheduler.next_position)
+            await run.validate(step)
+    return step
+
+
+def learn(run: Run, batch: TrainingBatch) -> dict[str, float]:
+    """One optimizer step. A batch in which no trajectory has an advantage leaves the weights as they are."""
+    if batch.num_trained_tokens == 0:
+        return {"training/steps_without_signal": 1.0}
+    metrics = run.learner.forward_backward(batch, run.loss_fn, run.loss_config)
+    return metrics | run.learner.optim_step(run.learning_rate) | {"training/steps_without_signal": 0.0}
+
+
+def _is_late(run: Run, began: float) -> bool:
+    return run.stop.is_set() or (run.max_seconds is not None and time.monotonic() - began >= run.max_seconds)
+
+
+async def _unless_stopped(
+    next_batch: Awaitable[list[TrajectoryGroup]], stop: asyncio.Event
+) -> list[TrajectoryGroup]:
+    """The batch, or nothing when the run is stopped while it is still being played."""
+    playing, stopping = asyncio.ensure_future(next_batch), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({playing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return playing.result() if playing.done() else []
+    finally:
+        for task in (playing, stopping):
+            task.cancel()
+
+
+class _timed:
+    """Adds the seconds spent in a block to `times[name]`."""
+
+    def __init__(self, times: dict[str, float], name: str) -> None:
+        self._times, self._name = times, name
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_exception: object) -> None:
+        self._times[self._name] = self._times.get(self._name, 0.0) + time.monotonic() - self._began

@@ -1,0 +1,168 @@
+"""Token log-probabilities of a forest of segments: every distinct token goes through the model once.
+
+The flat batch holds all segments one after the other; a segment's tokens attend to its ancestors and, causally, to
+themselves. Prompts that a group (or a whole batch) shares are one segment, so their keys and values are computed once
+and receive the gradient of all who read them.
+
+Shapes: N tokens of the flat batch, M predicted tokens, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from sparring.models.llama import Linear, LlamaWeights, attend_causally, forward
+from sparring.types import TokenSegment
+
+LOGIT_BYTES = 64 * 2**20
+"""Bound of the memory that one chunk of logits may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestLayout:
+    """Where each token of a forest lies in the flat batch, and which of them predict which."""
+
+    ids_N: Tensor
+    positions_N: Tensor
+    segments: tuple[tuple[slice, tuple[slice, ...]], ...]
+    """Each segment's place and its ancestors' places, root first."""
+    predictors_M: Tensor
+    """Index in the flat batch of the token before each predicted token: its hidden state predicts it."""
+    targets_M: Tensor
+    temperatures_M: Tensor
+
+
+def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cpu") -> ForestLayout:
+    """Lay out segments (parents first). Predicted tokens are those whose mask is set, in segment order.
+
+    Raises ValueError if the first token of a root is to be predicted: nothing comes before it.
+    """
+    depths: list[int] = []
+    ancestors: list[tuple[slice, ...]] = []
+    places: list[tuple[slice, tuple[slice, ...]]] = []
+    ids, positions, predictors, targets, temperatures = [], [], [], [], []
+    for segment in segments:
+        start = len(ids)
+        size = len(segment.token_ids)
+        parent = segment.parent
+        depth = 0 if parent is None else depths[parent] + len(segments[parent].token_ids)
+        path = () if parent is None else (*ancestors[parent], places[parent][0])
+        depths.append(depth)
+        ancestors.append(path)
+        places.append((slice(start, start + size), path))
+        ids.extend(segment.token_ids)
+        positions.extend(range(depth, depth + size))
+        for offset, predicted in enumerate(segment.mask):
+            if not predicted:
+                continue
+            if offset > 0:
+                predictors.append(start + offset - 1)
+            elif parent is not None:
+                predictors.append(places[parent][0].stop - 1)
+            else:
+                raise ValueError("the first token of a root segment is masked as sampled, but nothing predicts it")
+            targets.append(segment.token_ids[offset])
+            temperatures.append(segment.temperature)
+    return ForestLayout(
+        ids_N=torch.tensor(ids, device=device),
+        positions_N=torch.tensor(positions, device=device),
+        segments=tuple(places),
+        predictors_M=torch.tensor(predictors, dtype=torch.long, device=device),
+        targets_M=torch.tensor(targets, dtype=torch.long, device=device),
+        temperatures_M=torch.tensor(temperatures, dtype=torch.float32, device=device),
+    )
+
+
+def forest_logprobs(
+    weights: LlamaWeights, forest: ForestLayout, *, linear: Linear | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-probability [M] of each predicted token at its temperature, differentiable, and the entropy [M], not."""
+
+    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        outputs = []
+        for place, ancestors in forest.segments:
+            if ancestors:
+                keys = torch.cat([k[other] for other in (*ancestors, place)])
+                values = torch.cat([v[other] for other in (*ancestors, place)])
+            else:
+                keys, values = k[place], v[place]
+            outputs.append(attend_causally(weights.shape, q[place], keys, values))
+        return torch.cat(outputs)
+
+    hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, linear)
+    hidden_M_H = hidden_N_H[forest.predictors_M]
+    if weights.lm_head.requires_grad:
+        return _trainable_head_logprobs(hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M)
+    logprobs_M, entropies_M = FrozenHeadLogprobs.apply(
+        hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M
+    )
+    return logprobs_M, entropies_M
+
+
+class FrozenHeadLogprobs(torch.autograd.Function):
+    """Log-probabilities under a frozen output matrix, in chunks, without keeping logits for the backward pass.
+
+    The derivative of log p(target) by the hidden state, (W[target] - sum_v p_v W[v]) / temperature, does not depend on
+    what follows, so the forward pass computes it from the logits it has at hand: [M, H] is kept instead of [M, V].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor) -> tuple[Tensor, Tensor]:
+        needs_gradient = ctx.needs_input_grad[0]
+        logprobs_M = torch.empty(len(targets_M), dtype=torch.float32, device=hidden_M_H.device)
+        entropies_M = torch.empty_like(logprobs_M)
+        derivative_M_H = torch.empty_like(hidden_M_H) if needs_gradient else None
+        step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))
+        for start in range(0, len(targets_M), step):
+            part = slice(start, start + step)
+            logits = (hidden_M_H[part] @ head_V_H.T).float() / temperatures_M[part, None]
+            all_logprobs = logits.log_softmax(dim=-1)
+            logprobs_M[part] = all_logprobs.gather(1, targets_M[part, None])[:, 0]
+            probabilities = all_logprobs.exp()
+            entropies_M[part] = -(probabilities * all_logprobs).sum(dim=-1)
+            if derivative_M_H is not None:
+                expected = probabilities.to(head_V_H.dtype) @ head_V_H
+                derivative = (head_V_H[targets_M[part]] - expected).float() / temperatures_M[part, None]
+                derivative_M_H[part] = derivative.to(hidden_M_H.dtype)
+        if derivative_M_H is not None:
+            ctx.save_for_backward(derivative_M_H)
+        ctx.mark_non_differentiable(entropies_M)
+        return logprobs_M, entropies_M
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        grad_M = gradients[0]
+        (derivative_M_H,) = ctx.saved_tensors
+        return (derivative_M_H * grad_M[:, None]).to(derivative_M_H.dtype), None, None, None
+
+
+def _trainable_head_logprobs(
+    hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same with gradients for the output matrix too; logits of a chunk are recomputed in the backward pass."""
+
+    def chunk(hidden: Tensor, head: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+        all_logprobs = ((hidden @ head.T).float() / temperatures[:, None]).log_softmax(dim=-1)
+        entropies = -(all_logprobs.exp() * all_logprobs).sum(dim=-1).detach()
+        return all_logprobs.gather(1, targets[:, None])[:, 0], entropies
+
+    step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))
+    logprobs, entropies = [], []
+    for start in range(0, len(targets_M), step):
+        part = slice(start, start + step)
+        arguments = (hidden_M_H[part], head_V_H, targets_M[part], temperatures_M[part])
+        if torch.is_grad_enabled():
+            result = checkpoint(chunk, *arguments, use_reentrant=False)
+        else:
+            result = chunk(*arguments)
+        logprobs.append(result[0])
+        entropies.append(result[1])
+    if not logprobs:
+        return hidden_M_H.sum(dim=-1), hidden_M_H.sum(dim=-1).detach()
+    return torch.cat(logprobs), torch.cat(entropies)

@@ -1,0 +1,220 @@
+"""The policy: a transformers causal LM, what of it is trained, and the lean weights made from both.
+
+The transformers model is the only place where base weights live. What is trained is a LoRA adapter (through peft) or
+every weight. `snapshot` copies the trained tensors with a fingerprint of their content; `materialize` turns a snapshot
+into fused weights with the adapter merged in, once per content, so that an engine and a learner in one process share
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sparring.errors import ConfigError, ConfigProblem, ServiceError
+from sparring.models import smollm2
+from sparring.models.llama import PARTS, Linear, LlamaWeights, fuse, is_supported
+from sparring.types import Weights
+
+
+def load_pretrained(name: str) -> tuple[Any, Any]:
+    """A causal LM in fp32 and its tokenizer, by embedded name, local folder or Hugging Face id.
+
+    Raises ServiceError when the model cannot be had, saying what was tried.
+    """
+    path = str(smollm2.ensure_converted()) if name == smollm2.NAME else name
+    if ("/" not in path or path.startswith((".", "/", "~"))) and not Path(path).expanduser().is_dir():
+        raise ServiceError(
+            f"model.name = {name!r} is neither {smollm2.NAME!r}, nor a folder on this machine, nor an 'owner/name' "
+            "of the Hugging Face hub. Check the spelling, or give the path of a folder saved with save_pretrained."
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(Path(path).expanduser() if "/" in path else path, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
+        raise ServiceError(
+            f"model.name = {name!r} could not be loaded: {first_line} "
+            "Give a folder that holds config.json, safetensors and tokenizer files, or check the network."
+        ) from error
+    return model, tokenizer
+
+
+class Policy:
+    """A model, its tokenizer, and which of its weights are trained."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        precision: str = "fp32",
+        device: str = "cpu",
+        max_positions: int = 2048,
+        lora_rank: int | None = None,
+        lora_alpha: float = 64,
+        lora_targets: tuple[str, ...] = (),
+        seed: int = 0,
+    ) -> None:
+        """`lora_rank` None trains every weight; else an adapter is drawn from `seed` and only it is trained.
+
+        Raises ConfigError when `lora_targets` names no linear layer of this model.
+        """
+        self.tokenizer = tokenizer
+        self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+        limit = getattr(model.config, "max_position_embeddings", max_positions)
+        self.max_positions = min(max_positions, limit)
+        self.device = torch.device(device)
+        self.base: Any = model.to(self.device).eval()
+        self.is_lean = is_supported(model.config)
+        self.lora_config: LoraConfig | None = None
+        self._module: Any = self.base
+        if lora_rank is not None:
+            self.lora_config = LoraConfig(
+                r=lora_rank, lora_alpha=lora_alpha, target_modules=list(lora_targets), lora_dropout=0.0,
+                bias="none", task_type="CAUSAL_LM",
+            )  # fmt: skip
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                try:
+                    self._module = get_peft_model(self.base, self.lora_config)
+                except ValueError as error:
+                    linears = sorted({n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
+                    raise ConfigError(
+                        [ConfigProblem("model.lora_targets", f"{list(lora_targets)} matches no layer; this model has {linears}")]
+                    ) from error
+        self.trained: dict[str, nn.Parameter] = {
+            name: parameter for name, parameter in self._module.named_parameters() if parameter.requires_grad
+        }
+        self._frozen: dict[str, Tensor] = {}
+        self._materialized: WeakValueDictionary[str, LlamaWeights] = WeakValueDictionary()
+
+    @property
+    def num_trained(self) -> int:
+        return sum(parameter.numel() for parameter in self.trained.values())
+
+    def snapshot(self) -> Weights:
+        """A copy of the trained tensors, in fp32, with a hash of names, shapes and content."""
+        tensors = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the trained tensors. Raises ValueError naming those that are missing, unknown or of another shape."""
+        problems = [f"missing {name}" for name in self.trained if name not in tensors]
+        problems += [f"unknown {name}" for name in tensors if name not in self.trained]
+        problems += [
+            f"{name} has shape {tuple(tensor.shape)}, this model needs {tuple(self.trained[name].shape)}"
+            for name, tensor in tensors.items()
+            if name in self.trained and tensor.shape != self.trained[name].shape
+        ]
+        if problems:
+            raise ValueError("; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else ""))
+        with torch.no_grad():
+            for name, parameter in self.trained.items():
+                parameter.copy_(tensors[name])
+
+    def materialize(self, weights: Weights) -> LlamaWeights:
+        """Fused weights of the computing precision with `weights` merged in; the same object for the same content."""
+        cached = self._materialized.get(weights.fingerprint)
+        if cached is None:
+            cached = self._merge(weights.tensors)
+            self._materialized[weights.fingerprint] = cached
+        return cached
+
+    def differentiable(self, merged: LlamaWeights) -> tuple[LlamaWeights, Linear | None]:
+        """What a training forward runs on: weights (and for an adapter a linear) whose gradients reach `trained`.
+
+        `merged` must be the materialization of the current snapshot.
+        """
+        config = self.lora_config
+        if config is None:
+            return self._fuse(lambda _, tensor: tensor.to(self.dtype)), None
+        scale = config.lora_alpha / config.r
+
+        def linear(index: int, name: str, inputs: Tensor) -> Tensor:
+            factors = [
+                factor for part in PARTS[name] for factor in _factors(self.trained, f"model.layers.{index}.{part}.weight")
+            ]
+            return AdaptedLinear.apply(inputs, merged.layers[index].linears[name], scale, *factors)
+
+        return merged, linear
+
+    @torch.no_grad()
+    def _merge(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
+        config = self.lora_config
+        if config is None:
+            return self._fuse(lambda name, _: tensors[name].to(self.dtype, copy=True))
+        scale = config.lora_alpha / config.r
+
+        def read(name: str, tensor: Tensor) -> Tensor:
+            a, b = _factors(tensors, name)
+            if a is None or b is None:
+                if name not in self._frozen:
+                    self._frozen[name] = tensor.detach().to(self.dtype)
+                return self._frozen[name]
+            return torch.addmm(tensor.detach(), b, a, alpha=scale).to(self.dtype)
+
+        return self._fuse(read)
+
+    def _fuse(self, read: Callable[[str, Tensor], Tensor]) -> LlamaWeights:
+        return fuse(self.base, max_positions=self.max_positions, read=read)
+
+
+def _factors(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor | None, Tensor | None]:
+    """The adapter's A [r, in] and B [out, r] for a base weight, or None twice when it is not adapted."""
+    prefix = f"base_model.model.{name.removesuffix('.weight')}"
+    return tensors.get(f"{prefix}.lora_A.default.weight"), tensors.get(f"{prefix}.lora_B.default.weight")
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Hash of names, shapes and content; equal exactly when the weights are."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().contiguous().cpu()
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class AdaptedLinear(torch.autograd.Function):
+    """A fused linear layer whose matrix already holds the merged adapter (LoRA, arXiv:2106.09685).
+
+    Forward is one product with W' = W + scale * B A, exactly what the sampler computes. The factors' gradients need
+    only low-rank products: dB = scale * dy^T (x A^T), dA = scale * (dy B)^T x; W' itself gets none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, merged: Tensor, scale: float, *factors: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, merged, *factors)
+        ctx.scale = scale
+        return F.linear(x, merged)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = gradients
+        x, merged, *factors = ctx.saved_tensors
+        pairs = list(zip(factors[0::2], factors[1::2], strict=True))
+        factor_gradients: list[Tensor | None] = []
+        row = 0
+        rows_left = merged.shape[0] - sum(b.shape[0] for _, b in pairs if b is not None)
+        for a, b in pairs:
+            if a is None or b is None:
+                # Only fused parts without adapter have unknown height; there is at most one height to infer among equals.
+                row += rows_left // sum(other is None for other, _ in pairs)
+                factor_gradients += [None, None]
+                continue
+            part = grad[:, row : row + b.shape[0]]
+            row += b.shape[0]
+            a_, b_ = a.to(x.dtype), b.to(x.dtype)
+            factor_gradients.append(((part @ b_).T @ x).float() * ctx.scale)
+            factor_gradients.append((part.T @ (x @ a_.T)).float() * ctx.scale)
+        return (grad @ merged if ctx.needs_input_grad[0] else None), None, None, *factor_gradients

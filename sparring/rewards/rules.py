@@ -1,0 +1,134 @@
+"""Rewards as code: any callable made into a checked Reward, and a dense reward for JSON answers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+
+from sparring.errors import InfrastructureError, RewardError
+from sparring.protocols import RewardFunction
+from sparring.types import Json, Message, Reward, Trajectory
+
+
+async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
+    """Call a reward function, sync or async, and check what it says.
+
+    Raises RewardError naming the function and the trajectory when there is no usable number; InfrastructureError of
+    the function (a judge that is down) passes.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    source = f"Reward {name!r} of trajectory {trajectory.id}"
+    try:
+        value = function(trajectory)
+        if inspect.isawaitable(value):
+            value = await value
+    except (InfrastructureError, RewardError):
+        raise
+    except Exception as error:
+        raise RewardError(f"{source} raised {error!r}; every finished trajectory needs a number.") from error
+    return to_reward(value, turn_ids=[turn.id for turn in trajectory.turns], source=source)
+
+
+def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
+    """A reward value of any allowed shape as a Reward. `source` begins the message of a RewardError."""
+    if isinstance(value, Reward):
+        return _checked(value, turn_ids, source)
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
+        return Reward(total=_number(value[0], source), metrics=_numbers(value[1], source, "metric"))
+    if isinstance(value, list | tuple):
+        if len(value) != len(turn_ids):
+            raise RewardError(
+                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns; give one number a turn, in order."
+            )
+        numbers = [_number(item, source) for item in value]
+        return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)))
+    return Reward(total=_number(value, source))
+
+
+def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:
+    total = _number(reward.total, source)
+    per_turn = None
+    if reward.per_turn is not None:
+        per_turn = {turn_id: _number(number, source) for turn_id, number in reward.per_turn.items()}
+        unknown = sorted(set(per_turn) - set(turn_ids))
+        if unknown:
+            raise RewardError(f"{source} rewards turns {unknown}, but the turns are {list(turn_ids)}; use their ids.")
+        if not math.isclose(math.fsum(per_turn.values()), total, rel_tol=1e-6, abs_tol=1e-9):
+            raise RewardError(
+                f"{source} has total {total} but per-turn rewards that sum to {math.fsum(per_turn.values())}; make them agree."
+            )
+    return Reward(
+        total=total,
+        per_turn=per_turn,
+        components=_numbers(reward.components, source, "component"),
+        metrics=_numbers(reward.metrics, source, "metric"),
+    )
+
+
+def _numbers(values: Mapping[str, object], source: str, kind: str) -> dict[str, float]:
+    return {str(name): _number(value, f"{source}, {kind} {name!r},") for name, value in values.items()}
+
+
+def _number(value: object, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise RewardError(
+            f"{source} is {value!r} of type {type(value).__name__}, which is no number; "
+            "return a float, a list of one float a turn, (value, metrics), or a Reward."
+        )
+    if not math.isfinite(value):
+        raise RewardError(f"{source} is {float(value)}, which cannot be learned from; return a finite number.")
+    return float(value)
+
+
+def json_fields(
+    tag: str = "final_output", fields: Sequence[str] | None = None, format_weight: float = 0.1
+) -> RewardFunction:
+    """A dense reward for answers like `<final_output>{"part":"B12"}</final_output>`.
+
+    (1 - format_weight) times the share of `fields` that equal those of task.fields["answer"] (all of them when
+    `fields` is None), plus format_weight when the answer is one tag around a JSON object with just these fields.
+    Each is a component: the total is their sum.
+    """
+
+    def json_fields_reward(trajectory: Trajectory) -> Reward:
+        expected: Mapping[str, Json] = trajectory.task.fields["answer"]
+        names = tuple(expected) if fields is None else tuple(fields)
+        given, is_well_formed = _tagged_object(trajectory.messages, tag)
+        share = (1.0 - format_weight) / len(names)
+        components = {name: share * (name in given and _same(given[name], expected[name])) for name in names}
+        components["format"] = format_weight * (is_well_formed and set(given) == set(names))
+        return Reward(total=math.fsum(components.values()), components=components)
+
+    return json_fields_reward
+
+
+def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
+    """The object in the last tag of the answer (empty if none), and whether it is the only tag."""
+    if not messages or messages[-1].get("role") != "assistant":
+        return {}, False
+    text = str(messages[-1].get("content") or "")
+    before, opening, rest = text.rpartition(f"<{tag}>")
+    body, closing, _ = rest.partition(f"</{tag}>")
+    if not opening or not closing:
+        return {}, False
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}, False
+    if not isinstance(value, dict):
+        return {}, False
+    return value, f"<{tag}>" not in before and text.count(f"</{tag}>") == 1
+
+
+def _same(left: Json, right: Json) -> bool:
+    """Equality of JSON values: 1 is 1.0, but true is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return left == right

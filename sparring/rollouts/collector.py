@@ -1,0 +1,232 @@
+"""Play one episode, play a group: sessions, retries, reward and score, each rollout accounted for in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
+
+from sparring.agents import AgentResult
+from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
+from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.protocols import Chat, Engine, RewardFunction, Scorer
+from sparring.rewards.rules import evaluate_reward
+from sparring.scorers.strict import evaluate_score
+from sparring.sessions import Session, episode_seed
+from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+Agent: TypeAlias = Callable[[Task, Session], Awaitable[AgentResult]]
+"""Plays a task through a session; raises InfrastructureError when the world fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """A group that is to be played: its place in the data order and how it is sampled."""
+
+    task: Task
+    position: int
+    """Place in the order of all groups of its split; with the member number it seeds the episode."""
+    group_size: int
+    sampling: Sampling
+    split: str = "train"
+    label: str = ""
+    """Tells plans of the same task apart, e.g. the step of a validation."""
+
+    def rollout_id(self, member: int, attempt: int) -> str:
+        return f"{self.split}/{self.label or self.position}/{self.task.id}/{member}.{attempt}"
+
+
+@final
+class Collector:
+    """Plays episodes of one agent against one engine.
+
+    A rollout that fails for infrastructure reasons is retried with exponential backoff, each attempt a rollout of its
+    own in the ledger; when retries run out the member is lost, and its group goes on with the rest if at least two
+    remain. Any other exception of user code ends the run: a bug must not become data.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        chat: Chat,
+        agent: Agent,
+        reward: RewardFunction,
+        scorer: Scorer | None,
+        ledger: Ledger,
+        seed: int,
+        max_concurrency: int,
+        timeout_seconds: float,
+        max_retries: int,
+        max_context_tokens: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._engine = engine
+        self._chat = chat
+        self._agent = agent
+        self._reward = reward
+        self._scorer = scorer
+        self._ledger = ledger
+        self._seed = seed
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self.max_concurrency = max_concurrency
+        self._timeout_seconds = timeout_seconds
+        self._max_retries = max_retries
+        self._max_context_tokens = max_context_tokens
+        self._clock = clock
+        self._sleep = sleep
+        self.num_retries = 0
+
+    async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
+        """Play the members of a group side by side. Members lost to infrastructure are counted in `num_lost`.
+
+        A training group of which fewer than two members remain (one, for groups of one) has no trajectories.
+        """
+        sessions = [plan.rollout_id(member, 0) for member in range(plan.group_size)]
+        for session_id in sessions:
+            # All before any plays: a deterministic engine then waits for the whole wave before its first round.
+            self._engine.open_session(session_id)
+        members = [asyncio.ensure_future(self.play_episode(plan, member)) for member in range(plan.group_size)]
+        try:
+            played = await asyncio.gather(*members)
+        except BaseException:
+            for member in members:
+                member.cancel()
+            await asyncio.gather(*members, return_exceptions=True)
+            for session_id in sessions:
+                self._engine.close_session(session_id)
+            raise
+        kept = tuple(trajectory for trajectory in played if trajectory is not None)
+        lost = plan.group_size - len(kept)
+        if plan.split == "train" and len(kept) < min(2, plan.group_size):
+            for trajectory in kept:
+                self._discard(trajectory.id, DiscardReason.GROUP_INCOMPLETE, f"{lost} of {plan.group_size} members lost")
+            kept, lost = (), plan.group_size
+        if lost:
+            logger.warning("task %s: %d of %d episodes lost to infrastructure", plan.task.id, lost, plan.group_size)
+        return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost)
+
+    async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | None:
+        """Play one member to its end, retrying infrastructure failures; None when retries run out."""
+        async with self._slots:
+            for attempt in range(self._max_retries + 1):
+                trajectory = await self._attempt(plan, member, attempt)
+                if trajectory is not None:
+                    return trajectory
+                if attempt < self._max_retries:
+                    self.num_retries += 1
+                    await self._sleep(min(30.0, 0.5 * 2**attempt))
+        return None
+
+    async def _attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | None:
+        """One attempt: a judged trajectory, or None after an infrastructure failure or a reward that never came."""
+        rollout_id = plan.rollout_id(member, attempt)
+        ledger = self._ledger
+        ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member, split=plan.split)
+        ledger.advance_nowait(rollout_id, RolloutState.LEASED)
+        ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
+        began = self._clock()
+        session = Session(
+            id=rollout_id,
+            engine=self._engine,
+            chat=self._chat,
+            ledger=ledger,
+            sampling=plan.sampling,
+            seed=episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member),
+            order=(plan.position, member),
+            max_context_tokens=self._max_context_tokens,
+            deadline=began + self._timeout_seconds,
+            clock=self._clock,
+        )
+        try:
+            async with session:
+                # A little after the session's own deadline: a slow policy then ends as a policy timeout.
+                async with asyncio.timeout(self._timeout_seconds + 1):
+                    played = await self._agent(plan.task, session)
+        except TimeoutError:
+            self._discard(
+                rollout_id, DiscardReason.ENV_TIMEOUT,
+                f"the episode was not over after rollout_timeout = {self._timeout_seconds:g} s",
+            )  # fmt: skip
+            return None
+        except InfrastructureError as error:
+            self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
+            logger.warning("rollout %s failed: %s", rollout_id, error)
+            return None
+        except PolicyTimeout as error:
+            played = AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
+        except asyncio.CancelledError:
+            self._discard(rollout_id, DiscardReason.OPERATOR_CANCEL, "the run stopped")
+            raise
+        trajectory = Trajectory(
+            id=rollout_id,
+            task=plan.task,
+            attempt=member,
+            turns=session.turns,
+            messages=tuple(played.messages) or session.messages,
+            outcome=played.outcome,
+            reward=None,
+            score=None,
+            metrics=played.metrics,
+            transitions=tuple(played.transitions),
+            error=played.error,
+            seconds=self._clock() - began,
+        )
+        ledger.advance_nowait(rollout_id, RolloutState.FINISHED)
+        return await self._judge(trajectory, plan, played.reward)
+
+    async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory:
+        """Reward and score. Raises RewardError as it is: a reward that cannot be trusted ends the run."""
+        try:
+            reward = own_reward if own_reward is not None else await evaluate_reward(self._reward, trajectory)
+            score = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+        except RewardError as error:
+            self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
+            raise
+        judged = replace(trajectory, reward=reward, score=score)
+        result = {"outcome": judged.outcome, "reward": reward.total, "components": dict(reward.components), "score": score}
+        self._ledger.advance_nowait(judged.id, RolloutState.SCORED, result=result)
+        if plan.split == "train":
+            self._ledger.advance_nowait(judged.id, RolloutState.ADMITTED)
+        else:
+            self._ledger.advance_nowait(judged.id, RolloutState.EVALUATED)
+        return judged
+
+    def _discard(self, rollout_id: str, reason: DiscardReason, detail: str) -> None:
+        self._ledger.advance_nowait(rollout_id, RolloutState.DISCARDED, reason=reason, detail=detail)
+
+    async def play_all(
+        self, plans: Sequence[GroupPlan], *, in_waves: bool, on_group: Callable[[TrajectoryGroup], None] | None = None
+    ) -> list[TrajectoryGroup]:
+        """Play groups outside training, in the order of `plans`; `in_waves` as in `waves`."""
+        groups: list[TrajectoryGroup] = []
+        for wave in waves(plans, self.max_concurrency) if in_waves else [list(plans)]:
+            for group in asyncio.as_completed([asyncio.ensure_future(self.play_group(plan)) for plan in wave]):
+                finished = await group
+                groups.append(finished)
+                if on_group is not None:
+                    on_group(finished)
+        order = {id(plan.task): index for index, plan in enumerate(plans)}
+        return sorted(groups, key=lambda group: order[id(group.task)])
+
+
+def waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[list[GroupPlan]]:
+    """Cut plans into runs of whole groups that fit the concurrency.
+
+    A deterministic engine waits for every open session, so a wave is opened together and played to its end.
+    """
+    cut: list[list[GroupPlan]] = []
+    room = 0
+    for plan in plans:
+        if plan.group_size > room or not cut:
+            cut.append([])
+            room = max_concurrency
+        cut[-1].append(plan)
+        room -= plan.group_size
+    return cut

@@ -1,0 +1,134 @@
+"""Numbers about play, by the names MTRL gives them where it has any. Docs: docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+
+from sparring.types import Outcome, StopReason, TrainingBatch, Trajectory, TrajectoryGroup
+
+
+def rollout_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float], *, version: int) -> dict[str, float]:
+    """`groups` are those of one step, `version` the policy version that is trained; every group has trajectories."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    return {
+        **_reward_metrics(groups, trajectories, advantages),
+        **_length_metrics(trajectories),
+        **_logprob_metrics(trajectories),
+        **_group_metrics(groups, advantages),
+        **_staleness_metrics(trajectories, version),
+        "rollout/lost": float(sum(group.num_lost for group in groups)),
+    }
+
+
+def _reward_metrics(
+    groups: Sequence[TrajectoryGroup], trajectories: Sequence[Trajectory], advantages: Mapping[str, float]
+) -> dict[str, float]:
+    rewards = [reward for group in groups for reward in group.rewards]
+    valid = [r for group in groups if _has_signal(group, advantages) for r in group.rewards]
+    metrics = {
+        "rollout/reward/mean": fmean(rewards),
+        "rollout/reward/std": pstdev(rewards),
+        "rollout/reward/min": min(rewards),
+        "rollout/reward/max": max(rewards),
+        "rollout/reward/zero_frac": fmean(reward == 0 for reward in rewards),
+    }
+    if valid:
+        metrics["rollout/reward/valid_mean"] = fmean(valid)
+    scores = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
+    if scores:
+        metrics["rollout/score/mean"] = fmean(scores)
+    for kind in ("components", "metrics"):
+        names = sorted({name for t in trajectories if t.reward is not None for name in getattr(t.reward, kind)})
+        for name in names:
+            values = [getattr(t.reward, kind)[name] for t in trajectories if t.reward and name in getattr(t.reward, kind)]
+            metrics[f"rollout/reward/{kind}/{name}"] = fmean(values)
+    for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
+        metrics[f"rollout/agent/{name}"] = fmean(t.metrics.get(name, 0.0) for t in trajectories)
+    values = [advantages[trajectory.id] for trajectory in trajectories]
+    return metrics | {
+        "rollout/advantage/mean": fmean(values),
+        "rollout/advantage/std": pstdev(values),
+        "rollout/advantage/min": min(values),
+        "rollout/advantage/max": max(values),
+    }
+
+
+def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    num_turns = [len(trajectory.turns) for trajectory in trajectories]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    responses = [len(turn.token_ids) for turn in turns] or [0]
+    outcomes = Counter(trajectory.outcome for trajectory in trajectories)
+    needed = sum(
+        len(turn.prompt_ids) + len(turn.token_ids) for trajectory in trajectories for turn in trajectory.turns[-1:]
+    )
+    return {
+        "rollout/turns/mean": fmean(num_turns),
+        "rollout/turns/min": float(min(num_turns)),
+        "rollout/turns/max": float(max(num_turns)),
+        "rollout/tokens/prompt_mean": fmean([len(turn.prompt_ids) for turn in turns] or [0]),
+        "rollout/tokens/response_mean": fmean(responses),
+        "rollout/tokens/response_std": pstdev(responses),
+        "rollout/tokens/response_min": float(min(responses)),
+        "rollout/tokens/response_max": float(max(responses)),
+        "rollout/tokens/sampled": float(sum(responses)),
+        "rollout/tokens/computed": float(sum(turn.num_computed_tokens for turn in turns)),
+        "rollout/tokens/of_episodes": float(needed),
+        "rollout/truncated_turns": fmean([turn.stop_reason is StopReason.LENGTH for turn in turns] or [0]),
+        **{f"rollout/outcome/{outcome}": outcomes[outcome] / len(trajectories) for outcome in Outcome},
+        "rollout/branches": fmean(sum(turn.parent is None for turn in t.turns) for t in trajectories),
+    }
+
+
+def _logprob_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    logprobs = [value for t in trajectories for turn in t.turns for value in turn.sampled_logprobs]
+    if not logprobs:
+        return {}
+    nonzero = [value for value in logprobs if value != 0.0] or [0.0]
+    return {
+        "rollout/logprob/zero_count": float(len(logprobs) - sum(value != 0.0 for value in logprobs)),
+        "rollout/logprob/zero_frac": fmean(value == 0.0 for value in logprobs),
+        "rollout/logprob/nz_mean": fmean(nonzero),
+        "rollout/logprob/nz_std": pstdev(nonzero),
+        "rollout/logprob/nz_min": min(nonzero),
+        "rollout/logprob/nz_max": max(nonzero),
+    }
+
+
+def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float]) -> dict[str, float]:
+    silent = [group for group in groups if not _has_signal(group, advantages)]
+    means = [fmean(group.rewards) for group in groups]
+    return {
+        "analysis/batch_valid_ratio": 1 - len(silent) / len(groups),
+        "analysis/zero_adv_groups": float(len(silent)),
+        "analysis/zero_adv_nonzero_reward": float(sum(any(reward != 0 for reward in group.rewards) for group in silent)),
+        "analysis/zero_adv_zero_reward": float(sum(all(reward == 0 for reward in group.rewards) for group in silent)),
+        "analysis/reward_variance_across_groups": pstdev(means) ** 2,
+        "analysis/mean_group_reward_spread": fmean(max(group.rewards) - min(group.rewards) for group in groups),
+    }
+
+
+def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    ages = [version - t.oldest_version for t in trajectories if t.oldest_version is not None] or [0]
+    return {"training/staleness_mean": fmean(ages), "training/staleness_max": float(max(ages))}
+
+
+def batch_metrics(batch: TrainingBatch, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """What of the step's play went into training."""
+    num_trajectories = sum(len(group.trajectories) for group in groups)
+    trained = batch.num_trained_tokens
+    return {
+        "training/num_groups": float(len(groups)),
+        "training/num_trajectories": float(num_trajectories),
+        "training/num_datums": float(len(batch.sequences)),
+        "training/datums_per_trajectory": len(batch.sequences) / num_trajectories,
+        "training/total_tokens": float(batch.num_tokens),
+        "training/trainable_token_positions": float(trained),
+        "training/nontrainable_token_positions": float(batch.num_tokens - trained),
+        "training/trainable_token_ratio": trained / batch.num_tokens if batch.num_tokens else 0.0,
+    }
+
+
+def _has_signal(group: TrajectoryGroup, advantages: Mapping[str, float]) -> bool:
+    return any(advantages[trajectory.id] != 0 for trajectory in group.trajectories)

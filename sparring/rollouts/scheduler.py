@@ -1,0 +1,194 @@
+"""The scheduler: keeps groups in play and bounds how old a trained token can be.
+
+It paces *starts*. At most (S + 1) * P groups are started and not yet released, where P is the number of groups a step
+trains and S the start allowance; batches are handed over from a window of the W oldest groups. The oldest token of a
+trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), so S is chosen to make that the bound.
+S = 0 and W = 1 is synchronous training.
+
+    next_batch   waits for groups in play; woken when one finishes
+    release      reopens the slots of the trained groups, and starts the next ones with the new weights
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Self, final
+
+from sparring.errors import ServiceError
+from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.rollouts.collector import GroupPlan, waves
+from sparring.types import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+MAX_LOST_IN_A_ROW = 8
+"""Whole groups lost one after another before the run stops: the world is down, not unlucky."""
+
+
+def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: int) -> int:
+    """S such that S + ceil((W - 1) / P) = the bound. Raises ValueError when the window alone exceeds the bound."""
+    allowance = max_steps_off_policy - math.ceil((window - 1) / groups_per_step)
+    if allowance < 0:
+        raise ValueError(
+            f"a window of {window} groups with {groups_per_step} a step lets a group wait "
+            f"{math.ceil((window - 1) / groups_per_step)} steps, more than max_steps_off_policy = {max_steps_off_policy}; "
+            "make rollout.staleness_window smaller"
+        )
+    return allowance
+
+
+@final
+class Scheduler:
+    """Hands over batches of `groups_per_step` finished groups, none staler than the bound."""
+
+    def __init__(
+        self,
+        *,
+        play_group: Callable[[GroupPlan], Awaitable[TrajectoryGroup]],
+        plans: Iterator[GroupPlan],
+        ledger: Ledger,
+        groups_per_step: int,
+        max_steps_off_policy: int,
+        window: int = 1,
+        wave_size: int | None = None,
+        version: int = 0,
+        on_group: Callable[[TrajectoryGroup], None] | None = None,
+    ) -> None:
+        """`plans` is the data order. `wave_size` (episodes) starts groups in waves, for a deterministic engine."""
+        self._play_group = play_group
+        self._plans = plans
+        self._ledger = ledger
+        self._groups_per_step = groups_per_step
+        self._bound = max_steps_off_policy
+        self._window = window
+        allowance = start_allowance(max_steps_off_policy=max_steps_off_policy, window=window, groups_per_step=groups_per_step)
+        self._num_slots = (allowance + 1) * groups_per_step
+        self._wave_size = wave_size
+        self._version = version
+        self._on_group = on_group
+        self._in_play: dict[int, asyncio.Task[TrajectoryGroup]] = {}
+        """Groups started and not handed over, oldest first."""
+        self._num_handed_over = 0
+        self._claimed: list[TrajectoryGroup] = []
+        self.next_position = 0
+        """Position of the first group that was not started: the data position a checkpoint keeps."""
+        self.num_stale = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        for task in self._in_play.values():
+            task.cancel()
+        results = await asyncio.gather(*self._in_play.values(), return_exceptions=True)
+        for group in results:
+            if isinstance(group, TrajectoryGroup):
+                self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
+        self._in_play.clear()
+
+    async def next_batch(self) -> list[TrajectoryGroup]:
+        """The oldest finished groups, in the order of their positions; fewer only when the data ends.
+
+        Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost to infrastructure.
+        """
+        batch: list[TrajectoryGroup] = []
+        lost_in_a_row = 0
+        while len(batch) < self._groups_per_step:
+            self._start()
+            if not self._in_play:
+                break
+            position = await self._next_finished()
+            group = self._in_play.pop(position).result()
+            if not group.trajectories:
+                lost_in_a_row += 1
+                if lost_in_a_row >= MAX_LOST_IN_A_ROW:
+                    raise ServiceError(
+                        f"{lost_in_a_row} groups in a row were lost to infrastructure failures (the last one: task "
+                        f"{group.task.id}). The environment or the engine is down; see the reasons with "
+                        "`sparring runs show`, mend it, and resume the run."
+                    )
+                continue
+            lost_in_a_row = 0
+            if self._is_stale(group):
+                self.num_stale += 1
+                self._discard(group, DiscardReason.STALE, f"older than {self._bound} steps at version {self._version}")
+                continue
+            self._num_handed_over += 1
+            batch.append(group)
+        self._claimed = batch
+        for group in batch:
+            for trajectory in group.trajectories:
+                self._ledger.advance_nowait(trajectory.id, RolloutState.CLAIMED, step=self._version + 1)
+        return batch
+
+    def release(self, version: int) -> None:
+        """The batch is trained and version `version` is published: count it and let new groups start."""
+        for group in self._claimed:
+            for trajectory in group.trajectories:
+                self._ledger.advance_nowait(trajectory.id, RolloutState.TRAINED, step=version)
+        self._claimed = []
+        self._num_handed_over = 0
+        self._version = version
+
+    def discard_claimed(self, reason: DiscardReason, detail: str) -> None:
+        """The batch cannot be trained: account for it and let new groups start."""
+        for group in self._claimed:
+            self._discard(group, reason, detail)
+        self._claimed = []
+        self._num_handed_over = 0
+
+    def start_ahead(self) -> None:
+        """Start what the bound allows now; asynchronous play goes on while a batch is trained."""
+        self._start()
+
+    def _start(self) -> None:
+        if self._wave_size is not None and self._in_play:
+            return
+        room = self._num_slots - len(self._in_play) - self._num_handed_over
+        plans: list[GroupPlan] = []
+        while len(plans) < room:
+            plan = next(self._plans, None)
+            if plan is None:
+                break
+            plans.append(plan)
+            if self._wave_size is not None and len(waves(plans, self._wave_size)) > 1:
+                # One group too many for this wave: it opens the next one.
+                self._plans = _chain(plans.pop(), self._plans)
+                break
+        for plan in plans:
+            self._in_play[plan.position] = asyncio.ensure_future(self._play(plan))
+            self.next_position = plan.position + 1
+
+    async def _play(self, plan: GroupPlan) -> TrajectoryGroup:
+        group = await self._play_group(plan)
+        if self._on_group is not None:
+            self._on_group(group)
+        return group
+
+    async def _next_finished(self) -> int:
+        """Position of the oldest finished group among the W oldest; waits until there is one."""
+        while True:
+            window = sorted(self._in_play)[: self._window]
+            for position in window:
+                if self._in_play[position].done():
+                    return position
+            await asyncio.wait([self._in_play[position] for position in window], return_when=asyncio.FIRST_COMPLETED)
+
+    def _is_stale(self, group: TrajectoryGroup) -> bool:
+        versions = [trajectory.oldest_version for trajectory in group.trajectories]
+        return any(version is not None and self._version - version > self._bound for version in versions)
+
+    def _discard(self, group: TrajectoryGroup, reason: DiscardReason, detail: str) -> None:
+        for trajectory in group.trajectories:
+            self._ledger.advance_nowait(trajectory.id, RolloutState.DISCARDED, reason=reason, detail=detail)
+
+
+def _chain(first: GroupPlan, rest: Iterator[GroupPlan]) -> Iterator[GroupPlan]:
+    yield first
+    yield from rest
+
+
+

@@ -1,0 +1,82 @@
+"""Strict judgement of answers. Shares no code with the rewards, so that a mistake in one shows against the other."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Sequence
+
+from sparring.errors import InfrastructureError, RewardError
+from sparring.protocols import Scorer
+from sparring.types import Json, Trajectory
+
+
+async def evaluate_score(function: Scorer, trajectory: Trajectory) -> float:
+    """Call a scorer, sync or async. Raises RewardError naming it unless it says a number in [0, 1]."""
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        score = function(trajectory)
+        if inspect.isawaitable(score):
+            score = await score
+    except InfrastructureError:
+        raise
+    except Exception as error:
+        raise RewardError(f"Scorer {name!r} raised {error!r} on trajectory {trajectory.id}.") from error
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1 or math.isnan(score):
+        raise RewardError(
+            f"Scorer {name!r} said {score!r} on trajectory {trajectory.id}; it must return a number from 0 to 1."
+        )
+    return float(score)
+
+
+def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None) -> Scorer:
+    """1.0 for exactly the right answer, else 0.0.
+
+    The conversation must end with an assistant message that holds exactly one `tag` around a JSON object with every
+    field of task.fields["answer"] (or those named by `fields`), no other, no key twice, each canonically equal.
+    """
+    pattern = re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", flags=re.DOTALL)
+
+    def json_exact_score(trajectory: Trajectory) -> float:
+        answer = trajectory.task.fields["answer"]
+        expected = dict(answer) if fields is None else {name: answer[name] for name in fields}
+        last = trajectory.messages[-1] if trajectory.messages else {}
+        text = last.get("content")
+        if last.get("role") != "assistant" or not isinstance(text, str):
+            return 0.0
+        if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
+            return 0.0
+        found = pattern.search(text)
+        if found is None:
+            return 0.0
+        try:
+            given = json.loads(found[1], object_pairs_hook=_without_duplicates)
+            return float(isinstance(given, dict) and _canonical(given) == _canonical(expected))
+        except (ValueError, RecursionError):
+            return 0.0
+
+    return json_exact_score
+
+
+def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key stands twice")
+    return result
+
+
+def _canonical(value: Json) -> str:
+    """One text for equal JSON values; integral floats are written as integers. Raises ValueError on NaN."""
+    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _integral(value: Json) -> Json:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _integral(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_integral(item) for item in value]
+    return value

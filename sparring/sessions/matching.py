@@ -1,0 +1,42 @@
+"""Which earlier turn a conversation continues, by a comparison that survives what clients do to messages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from sparring.chat.messages import call_name_and_arguments, canonical_json, content_text
+from sparring.types import Json, Message, ToolSchema
+
+CanonicalMessage: TypeAlias = tuple[Json, ...]
+CanonicalHistory: TypeAlias = tuple[CanonicalMessage, ...]
+
+
+def canonical_message(message: Message) -> CanonicalMessage:
+    """What a message says, hashable: content None, absent and "" are one, text parts are joined, tool calls are their
+    names and JSON-equal arguments. Ids and everything else that clients drop or rewrite do not count."""
+    calls = message.get("tool_calls") or ()
+    return (message.get("role"), content_text(message.get("content")), tuple(_canonical_call(call) for call in calls))
+
+
+def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
+    return tuple(canonical_message(message) for message in messages)
+
+
+def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:
+    name, arguments = call_name_and_arguments(call)
+    return name, canonical_json(arguments)
+
+
+def request_digest(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+    """Names a request in the ledger: a hash of its messages and tools as they came."""
+    return hashlib.blake2b(canonical_json([list(messages), list(tools)]).encode(), digest_size=16).hexdigest()
+
+
+def num_shared(left: CanonicalHistory, right: CanonicalHistory) -> int:
+    """How many messages two histories have in common from the start."""
+    for index, (mine, other) in enumerate(zip(left, right, strict=False)):
+        if mine != other:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,285 @@
+"""The session: one episode's private door to the policy, and the only writer of turns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self, final
+
+from sparring.chat.messages import canonical_json
+from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError
+from sparring.ledger import Ledger
+from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
+from sparring.sessions.matching import CanonicalHistory, canonical_history, num_shared, request_digest
+from sparring.sessions.seeds import turn_seed
+from sparring.types import Completion, Message, SampleRequest, Sampling, ToolSchema, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A turn with the request it answered, as later requests are compared to it."""
+
+    turn: Turn
+    request: CanonicalHistory
+    history: CanonicalHistory
+    """The request and the answer."""
+    tools: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The prompt of a turn and where it comes from."""
+
+    prompt_ids: tuple[int, ...]
+    parent: int | None
+    branch_reason: str | None
+
+
+@final
+class Session:
+    """Plays turns for one episode and keeps their exact tokens.
+
+    A request that continues an earlier turn is spliced: that turn's ids are kept and only the new messages are
+    rendered. Any other request starts a branch, with the reason recorded. The same request again is a second answer
+    beside the first. Every turn is in the ledger before it is answered.
+
+        async with Session(id="r0", engine=engine, chat=chat, sampling=Sampling()) as session:
+            message = await session.chat([{"role": "user", "content": "Hello"}])
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        engine: Engine,
+        chat: Chat,
+        sampling: Sampling,
+        ledger: Ledger | None = None,
+        seed: int = 0,
+        order: tuple[int, ...] = (),
+        max_context_tokens: int | None = None,
+        deadline: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`seed` is the episode's (see `seeds.episode_seed`), `order` its place (task position, attempt); `deadline`
+        is a time of `clock` in seconds; without a ledger nothing is recorded, as in serving."""
+        self._id = id
+        self._engine = engine
+        self._chat = chat
+        self._sampling = sampling
+        self._ledger = ledger
+        self._seed = seed
+        self._order = order
+        self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
+        self._deadline = deadline
+        self._clock = clock
+        self._played: list[_Played] = []
+        self._messages: tuple[Message, ...] = ()
+        self._requests = itertools.count()
+        self._is_open = False
+        self._is_closed = False
+        self._failure: EpisodeError | None = None
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns so far, by id."""
+        return tuple(played.turn for played in self._played)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation of the last turn, its answer included."""
+        return self._messages
+
+    @property
+    def sampling(self) -> Sampling:
+        return self._sampling
+
+    @property
+    def format(self) -> Chat:
+        """How this session reads and writes tokens."""
+        return self._chat
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def failure(self) -> EpisodeError | None:
+        """The first failure of a turn, if any: an agent may have swallowed what it was told."""
+        return self._failure
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
+        """Play one turn: the assistant's message. Raises as `play` does."""
+        return (await self.play(messages, tools)).message
+
+    async def play(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+        *,
+        sampling: Sampling | None = None,
+        on_token: TokenCallback | None = None,
+    ) -> Turn:
+        """Play one turn, with other sampling than the session's where given, and record it.
+
+        Raises ContextOverflow when the prompt leaves no room for an answer, PolicyTimeout past the deadline,
+        InfrastructureError when the engine fails or its answer does not add up.
+        """
+        try:
+            return await self._play(messages, tools, sampling or self._sampling, on_token)
+        except EpisodeError as failure:
+            self._failure = self._failure or failure
+            raise
+
+    async def _play(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        sampling: Sampling,
+        on_token: TokenCallback | None,
+    ) -> Turn:
+        if self._is_closed:
+            raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
+        self.open()
+        request_index, began = next(self._requests), self._clock()
+        start = self._start(messages, tools)
+        oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
+        request = self._request(start, sampling, request_index)
+        try:
+            completion = await self._engine.sample(request, on_token)
+        except SparringError:
+            raise
+        except Exception as error:
+            raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+        self._check(completion, oldest_allowed)
+        turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
+        self._messages = (*messages, turn.message)
+        history = canonical_history(self._messages)
+        self._played.append(_Played(turn, history[:-1], history, canonical_json(list(tools))))
+        if self._ledger is not None:
+            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
+        return turn
+
+    def open(self) -> None:
+        """Tell the engine that turns will come; the first turn does it otherwise."""
+        if not self._is_open and not self._is_closed:
+            self._engine.open_session(self._id)
+            self._is_open = True
+
+    def close(self) -> None:
+        """Tell the engine that no turn follows. Later turns are refused; closing twice is fine."""
+        if self._is_open and not self._is_closed:
+            self._engine.close_session(self._id)
+        self._is_closed = True
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _start(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Start:
+        """Splice onto the longest earlier turn that the messages continue, or begin a branch and say why."""
+        wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
+        continued = [
+            played
+            for played in self._played
+            if played.tools == tools_wanted and wanted[: len(played.history)] == played.history
+        ]
+        if not continued:
+            return _Start(self._chat.render(messages, tools), None, self._branch_reason(wanted, tools_wanted))
+        # Of equally long matches the last one: it is the answer the caller saw last.
+        parent = max(continued, key=lambda played: (len(played.history), played.turn.id))
+        turn = parent.turn
+        already_played = turn.prompt_ids + turn.token_ids
+        stopped = turn.token_ids[-1] in self._chat.stop_ids
+        try:
+            new = self._chat.extend(already_played, messages[len(parent.history) :], tools, stopped=stopped)
+        except SpliceRefused as refusal:
+            return _Start(self._chat.render(messages, tools), None, f"splice refused: {refusal}")
+        return _Start(already_played + tuple(new), turn.id, None)
+
+    def _branch_reason(self, wanted: CanonicalHistory, tools_wanted: str) -> str | None:
+        if not self._played:
+            return None
+        if any(wanted == played.request and tools_wanted == played.tools for played in self._played):
+            return "same request again"
+        if any(wanted[: len(played.history)] == played.history for played in self._played):
+            return "tools changed"
+        return f"history changed at message {max(num_shared(wanted, played.history) for played in self._played)}"
+
+    def _request(self, start: _Start, sampling: Sampling, request_index: int) -> SampleRequest:
+        room = self._max_context_tokens - len(start.prompt_ids)
+        if room < 1:
+            raise ContextOverflow(
+                f"Session {self._id}: the prompt has {len(start.prompt_ids)} tokens and the context "
+                f"{self._max_context_tokens}, which leaves no room for an answer; shorten the episode or the tool results."
+            )
+        return SampleRequest(
+            session_id=self._id,
+            prompt_ids=start.prompt_ids,
+            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            stop_ids=self._chat.stop_ids,
+            seed=turn_seed(self._seed, request_index),
+            order=(*self._order, request_index),
+            deadline=self._deadline,
+        )
+
+    def _check(self, completion: Completion, oldest_allowed: int) -> None:
+        """Raises InfrastructureError when a completion cannot be what was sampled."""
+        num_tokens = len(completion.token_ids)
+        versions = [version for version, _ in completion.versions]
+        problem = None
+        if num_tokens == 0:
+            problem = "it has no tokens"
+        elif len(completion.sampled_logprobs) != num_tokens:
+            problem = f"it has {num_tokens} tokens and {len(completion.sampled_logprobs)} log-probabilities"
+        elif not all(math.isfinite(number) and number <= 1e-6 for number in completion.sampled_logprobs):
+            problem = "a log-probability is not finite or above 0"
+        elif sum(count for _, count in completion.versions) != num_tokens:
+            problem = f"its versions {completion.versions} do not add up to {num_tokens} tokens"
+        elif versions != sorted(versions) or versions[0] < oldest_allowed or versions[-1] > self._engine.policy_version:
+            problem = (
+                f"its versions {versions} do not lie between {oldest_allowed} of the turn before "
+                f"and {self._engine.policy_version} of the engine"
+            )
+        elif not completion.fingerprint:
+            problem = "it names no weight fingerprint"
+        if problem is not None:
+            raise InfrastructureError(f"Session {self._id}: the engine's answer cannot be used: {problem}.")
+
+    def _turn(
+        self, start: _Start, request: SampleRequest, completion: Completion, tools: Sequence[ToolSchema], *, seconds: float
+    ) -> Turn:
+        turn_id = len(self._played)
+        return Turn(
+            id=turn_id,
+            parent=start.parent,
+            branch_reason=start.branch_reason,
+            prompt_ids=start.prompt_ids,
+            token_ids=completion.token_ids,
+            sampled_logprobs=completion.sampled_logprobs,
+            versions=completion.versions,
+            fingerprint=completion.fingerprint,
+            stop_reason=completion.stop_reason,
+            sampling=request.sampling,
+            message=_with_unique_call_ids(self._chat.parse(completion.token_ids, tools), turn_id),
+            num_computed_tokens=completion.num_computed_tokens,
+            seconds=seconds,
+        )
+
+
+def _with_unique_call_ids(message: Message, turn_id: int) -> Message:
+    """Tool calls named after turn and position, so that a client may tell them apart in the whole episode."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [{**call, "id": f"call_{turn_id}_{index}"} for index, call in enumerate(message["tool_calls"])]
+    return {**message, "tool_calls": calls}

@@ -1,0 +1,239 @@
+"""The plain, frozen values that every part exchanges. Read this file and `protocols.py` first.
+
+A Task is played as an episode; each call of the policy in it is a Turn; the finished episode is a Trajectory; the
+trajectories of one task form a TrajectoryGroup; groups become a TrainingBatch. Values are built once, complete, and
+their containers are treated as read-only. `None` means "there is none", never "not yet".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Any
+"""A value that `json.dumps` accepts; what environments, agents and rewards exchange with the core."""
+
+Message: TypeAlias = Mapping[str, Json]
+"""A chat message in the OpenAI shape: role, content, tool_calls, tool_call_id."""
+
+ToolSchema: TypeAlias = Mapping[str, Json]
+"""A tool in the OpenAI shape: {"type": "function", "function": {"name", "description", "parameters"}}."""
+
+
+class Outcome(StrEnum):
+    """How an episode ended. Only INFRASTRUCTURE_ERROR is kept out of learning."""
+
+    FINISHED = "finished"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    POLICY_TIMEOUT = "policy_timeout"
+    POLICY_ERROR = "policy_error"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+
+
+class StopReason(StrEnum):
+    """Why the policy stopped a turn."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem. `fields` holds everything else the dataset says, ground truth among it; the agent never sees it."""
+
+    id: str
+    messages: tuple[Message, ...]
+    fields: Mapping[str, Json] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a turn is sampled. `temperature` 0 is greedy; `max_tokens` bounds one turn."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """What an engine is asked: continue `prompt_ids` for one turn of one session.
+
+    `seed` fixes the random stream of this turn, whatever else runs beside it. `order` is the session's place
+    (task position, attempt, turn) by which a deterministic engine sorts a round.
+    """
+
+    session_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    stop_ids: frozenset[int]
+    seed: int
+    order: tuple[int, ...] = ()
+    deadline: float | None = None
+    """Monotonic seconds after which the engine gives up with PolicyTimeout; None waits as long as the caller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What an engine answers; a Turn is a prompt plus its completion."""
+
+    token_ids: tuple[int, ...]
+    """The sampled ids, the stop id included when the policy sampled it."""
+    sampled_logprobs: tuple[float, ...]
+    """Same length; natural log-probabilities under the post-temperature distribution that was sampled from."""
+    stop_reason: StopReason
+    versions: tuple[tuple[int, int], ...]
+    """Policy versions as run lengths (version, num_tokens)."""
+    fingerprint: str
+    """Content hash of the weights of the last version."""
+    num_computed_tokens: int
+    """Tokens that went through the model for this turn: new prompt tokens plus sampled ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One policy call, token for token.
+
+    If `parent` is not None then `prompt_ids` starts with the parent's prompt_ids + token_ids; a turn without parent
+    starts a root, and for every root after the first `branch_reason` says why the history did not extend.
+    """
+
+    id: int
+    parent: int | None
+    branch_reason: str | None
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    sampled_logprobs: tuple[float, ...]
+    versions: tuple[tuple[int, int], ...]
+    fingerprint: str
+    stop_reason: StopReason
+    sampling: Sampling
+    message: Message
+    """The assistant message that these tokens were parsed into."""
+    num_computed_tokens: int
+    seconds: float
+
+    @property
+    def oldest_version(self) -> int:
+        return min(version for version, _ in self.versions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """The training signal of one trajectory.
+
+    `per_turn` maps turn ids to their rewards and sums to `total` when given. `components` are the named parts the
+    total is made of; `metrics` are further numbers to chart that do not enter it.
+    """
+
+    total: float
+    per_turn: Mapping[int, float] | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One played episode: its turns (a tree, nearly always a line), how it ended, what it earned."""
+
+    id: str
+    task: Task
+    attempt: int
+    """The member of the group that this is, from 0."""
+    turns: tuple[Turn, ...]
+    messages: tuple[Message, ...]
+    """The conversation as the agent saw it at the end."""
+    outcome: Outcome
+    reward: Reward | None
+    score: float | None
+    """The scorer's judgement in [0, 1]; never used to train."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    transitions: tuple[Mapping[str, Json], ...] = ()
+    """The environment's own log, one entry per tool call; apart from what the agent saw."""
+    error: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(len(turn.token_ids) for turn in self.turns)
+
+    @property
+    def oldest_version(self) -> int | None:
+        return min((turn.oldest_version for turn in self.turns), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryGroup:
+    """The trajectories of one task that may be learned from. Lost members are only counted, never a number."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    num_lost: int = 0
+
+    @property
+    def rewards(self) -> list[float]:
+        """Total rewards, one a trajectory. Every member has one: collectors admit no trajectory without."""
+        rewards = [trajectory.reward for trajectory in self.trajectories]
+        assert all(reward is not None for reward in rewards), "a trajectory without reward was admitted"
+        return [reward.total for reward in rewards if reward is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSegment:
+    """Tokens of one branch of the forest; they follow the tokens of `parent` and are computed once.
+
+    `mask`, `sampled_logprobs`, `advantages` and `weights` are as long as `token_ids`. Where the mask is False the
+    others are 0. `weights` carries the reduction: the loss is the sum of weight * per-token loss.
+    """
+
+    parent: int | None
+    """Index of the parent in TrainingBatch.segments, always smaller than this segment's own index."""
+    token_ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    sampled_logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    weights: tuple[float, ...]
+    temperature: float
+    """Of the sampled tokens: the learner divides logits by it, so that both see the same distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSequence:
+    """One root-to-leaf path through the forest: what one rollout's line of turns looked like to the model."""
+
+    segments: tuple[int, ...]
+    trajectory_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBatch:
+    """A forest of token segments. No caller may assume that shared segments are expanded."""
+
+    segments: tuple[TokenSegment, ...]
+    sequences: tuple[TrainingSequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Distinct tokens: what the model has to compute."""
+        return sum(len(segment.token_ids) for segment in self.segments)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        return sum(sum(segment.mask) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """A published policy: tensors by name (an adapter, or the full model), opaque outside the torch doors."""
+
+    tensors: Mapping[str, Any]
+    fingerprint: str
+
+
+def concatenated(parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """All parts one after the other."""
+    return tuple(item for part in parts for item in part)

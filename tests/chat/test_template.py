@@ -1,0 +1,198 @@
+"""A template is rendered once; afterwards every prompt starts with exactly the ids already played."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from sparring.chat import ByteTokenizer, TemplateChat, create_chat
+from sparring.errors import DataError
+from sparring.protocols import SpliceRefused
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are Smol<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WITH_TOOLS = (
+    "{% if tools %}{{ '<|im_start|>system\n<tools>' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
+    "{{ '</tools><|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "{% for call in message.tool_calls or [] %}"
+    "{{ '<tool_call>' }}{{ call.function | tojson }}{{ '</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+STRICT_ROLES = (
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ '[' + message['role'] + '] ' + message['content'] + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
+)
+FORGETS_REASONING = (
+    "{% for message in messages %}{% set content = message.content %}"
+    "{% if message.role == 'assistant' and not loop.last %}{% set content = content.split('</think>')[-1] %}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Follow  a link.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "key": {"type": "string", "description": "Where from."},
+                "kind": {"enum": ["a", "b"]},
+                "depths": {"type": "array", "items": {"type": "integer"}},
+            },
+            "required": ["key"],
+        },
+    },
+}
+QUESTION = {"role": "user", "content": "find b"}
+CALL = {"id": "call_0_0", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "b"}'}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "content": "f", "tool_call_id": "call_0_0"}
+
+
+@functools.cache
+def chat(template: str) -> TemplateChat:
+    """Over a real Hugging Face tokenizer: byte-level BPE without merges, and three special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", chat_template=template)
+    return TemplateChat(fast)
+
+
+def text(template: str, *arguments: Any) -> str:
+    return chat(template).decode(chat(template).render(*arguments))
+
+
+def sampled(template: str, answer: str) -> tuple[int, ...]:
+    """Ids as a policy might sample them: the answer's, then the stop id."""
+    encoded = chat(template)._tokenizer.encode(answer, add_special_tokens=False)
+    return (*encoded, *chat(template).stop_ids)
+
+
+def test_the_template_keeps_its_own_system_prompt() -> None:
+    assert text(CHATML, [QUESTION], []) == (
+        "<|im_start|>system\nYou are Smol<|im_end|>\n<|im_start|>user\nfind b<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_tools_are_signatures_after_the_system_prompt_when_the_template_has_none() -> None:
+    described = (
+        'Call a tool with <tool_call>{"name":...,"arguments":{...}}</tool_call>\nTools:\n'
+        'look_up(key: string, kind?: "a"|"b", depths?: {"type":"array","items":{"type":"integer"}}): Follow a link.\n'
+        "  key: Where from."
+    )
+    assert f"<|im_start|>system\nYou are Smol\n\n{described}<|im_end|>" in text(CHATML, [QUESTION], [TOOL])
+    given_system = [{"role": "system", "content": "Be brief."}, QUESTION]
+    assert f"<|im_start|>system\nBe brief.\n\n{described}<|im_end|>" in text(CHATML, given_system, [TOOL])
+
+
+def test_a_template_with_tools_gets_them_as_they_are() -> None:
+    rendered = text(WITH_TOOLS, [QUESTION, CALLING, RESULT], [TOOL])
+    assert '<tools>{"type": "function"' in rendered
+    assert '<tool_call>{"name": "look_up", "arguments": {"key": "b"}}</tool_call><|im_end|>' in rendered
+
+
+@pytest.mark.parametrize("template", [CHATML, WITH_TOOLS])
+def test_a_splice_equals_the_whole_rendering(template: str) -> None:
+    prompt = chat(template).render([QUESTION], [TOOL])
+    separator = "," if template is CHATML else ", "
+    colon = separator.replace(",", ":")
+    answer = f'<tool_call>{{"name"{colon}"look_up"{separator}"arguments"{colon}{{"key"{colon}"b"}}}}</tool_call>'
+    played = prompt + sampled(template, answer)
+    new = chat(template).extend(played, [RESULT], [TOOL], stopped=True)
+    assert played + new == chat(template).render([QUESTION, CALLING, RESULT], [TOOL])
+
+
+def test_an_answer_that_was_cut_is_closed_first() -> None:
+    played = chat(CHATML).render([QUESTION], []) + sampled(CHATML, "too lo")[:-1]
+    new = chat(CHATML).extend(played, [QUESTION], [], stopped=False)
+    assert chat(CHATML).decode(new) == "<|im_end|>\n<|im_start|>user\nfind b<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_an_answer_that_stopped_otherwise_is_closed_as_the_template_does() -> None:
+    tokenizer = ByteTokenizer()
+    new = TemplateChat(tokenizer).extend([5, 0], [QUESTION], [], stopped=True)
+    assert tokenizer.decode(new).startswith("<|im_end|>\n<|im_start|>user")
+
+
+def test_tool_results_are_told_by_the_user_when_the_template_knows_no_such_role() -> None:
+    messages = [QUESTION, {"role": "assistant", "content": "call"}, RESULT, {**RESULT, "content": "g"}]
+    told = "[user] <tool_response>f</tool_response>\n<tool_response>g</tool_response><|im_end|>[assistant] "
+    assert text(STRICT_ROLES, messages, []) == f"[user] find b<|im_end|>[assistant] call<|im_end|>{told}"
+    played = chat(STRICT_ROLES).render([QUESTION], []) + sampled(STRICT_ROLES, "call")
+    new = chat(STRICT_ROLES).extend(played, messages[2:], [], stopped=True)
+    assert played + new == chat(STRICT_ROLES).render(messages, [])
+
+
+def test_messages_that_the_template_refuses_are_named() -> None:
+    with pytest.raises(DataError, match=r"roles: \['assistant'\].*roles must alternate"):
+        chat(STRICT_ROLES).render([{"role": "assistant", "content": "I begin"}], [])
+    with pytest.raises(SpliceRefused, match="roles must alternate"):
+        chat(STRICT_ROLES).extend([1, 2], [{"role": "assistant", "content": "again"}], [], stopped=False)
+
+
+def test_a_template_that_rewrites_the_past_refuses_the_splice() -> None:
+    with pytest.raises(SpliceRefused, match="changes an answer"):
+        chat(FORGETS_REASONING).extend([1, 2], [QUESTION], [], stopped=True)
+
+
+def test_a_template_without_turn_close_refuses_the_splice() -> None:
+    open_ended = "{% for message in messages %}{{ message.role + ': ' + message.content + '\n' }}{% endfor %}"
+    with pytest.raises(SpliceRefused, match="special token"):
+        chat(open_ended).extend([1, 2], [QUESTION], [], stopped=True)
+
+
+def test_a_tokenizer_without_template_is_refused() -> None:
+    tokenizer = ByteTokenizer()
+    tokenizer.chat_template = ""
+    with pytest.raises(DataError, match="no chat template"):
+        create_chat(tokenizer)
+
+
+def test_reasoning_is_parsed_apart() -> None:
+    ids = sampled(CHATML, "<think>\nhm\n</think>\n\nfive")
+    assert chat(CHATML).parse(ids, []) == {"role": "assistant", "content": "five", "reasoning_content": "hm"}
+    cut = sampled(CHATML, "<think>\nhm")
+    assert chat(CHATML).parse(cut, []) == {"role": "assistant", "content": "", "reasoning_content": "hm"}
+
+
+CONTENTS = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=12)
+FOLLOWERS = st.lists(st.builds(dict, role=st.sampled_from(["user", "tool"]), content=CONTENTS), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(CONTENTS, FOLLOWERS, st.booleans()), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_spliced_prompts_decode_to_what_the_template_renders(rounds: list[tuple[str, list[dict], bool]]) -> None:
+    """Byte tokens make text and ids one-to-one, so the splice can be compared with the whole rendering."""
+    byte_chat = TemplateChat(ByteTokenizer())
+    messages: list[dict] = [QUESTION]
+    prompt = byte_chat.render(messages, [])
+    for answer, new, is_stopped in rounds:
+        played = prompt + tuple(ByteTokenizer().encode(answer)) + ((2,) if is_stopped else ())
+        prompt = played + byte_chat.extend(played, new, [], stopped=is_stopped)
+        messages = [*messages, {"role": "assistant", "content": answer}, *new]
+        assert prompt[: len(played)] == played
+        assert prompt == byte_chat.render(messages, [])
+
+
+@given(st.text(max_size=40))
+def test_byte_ids_give_the_text_back(content: str) -> None:
+    clean = content.encode(errors="replace").decode()
+    assert ByteTokenizer().decode(ByteTokenizer().encode(clean)) == clean
+

@@ -1,0 +1,340 @@
+"""The stock OpenAI client plays through the gateway, and every mistake gets an error object."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import Answer, ScriptedEngine
+from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError
+from sparring.gateway import EpisodeDoors, Gateway, ModelServer
+from sparring.gateway.app import create_app
+from sparring.gateway.streaming import VisibleText
+from sparring.sessions import Session
+from sparring.types import SampleRequest, Sampling
+
+CHAT = TemplateChat(ByteTokenizer())
+USER: Any = {"role": "user", "content": "find b"}
+TOOL: Any = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>{"name":"get","arguments":{"key":"b"}}</tool_call>'
+
+
+def session(script: Callable[[SampleRequest], Answer] | Sequence[Answer], **options: Any) -> Session:
+    engine = ScriptedEngine(script, encode=ByteTokenizer().encode, **options)
+    return Session(id="episode", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200))
+
+
+def through_gateway(door: Session, play: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
+    """Play with the stock client against a real server on a free port."""
+
+    async def run() -> Any:
+        async with Gateway() as gateway, door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=10) as client:
+                return await play(client)
+
+    return asyncio.run(run())
+
+
+def test_a_tool_round_trip_is_one_line_of_turns() -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        first = await client.chat.completions.create(model="any", messages=[USER], tools=[TOOL])
+        choice = first.choices[0]
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        assert choice.message.tool_calls is not None
+        assert choice.message.tool_calls[0].id == "call_0_0"
+        result: Any = {"role": "tool", "tool_call_id": "call_0_0", "content": "f"}
+        echoed: Any = choice.message.model_dump()
+        second = await client.chat.completions.create(model="any", messages=[USER, echoed, result], tools=[TOOL])
+        assert (second.choices[0].finish_reason, second.choices[0].message.content) == ("stop", "done")
+        assert second.usage is not None
+        turn = door.turns[1]
+        assert (second.usage.prompt_tokens, second.usage.completion_tokens) == (len(turn.prompt_ids), len(turn.token_ids))
+
+    door = session([CALL, "done"])
+    through_gateway(door, play)
+    assert [turn.parent for turn in door.turns] == [None, 0]
+
+
+def test_streamed_deltas_add_up_to_the_recorded_message() -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        stream = await client.chat.completions.create(
+            model="any", messages=[USER], tools=[TOOL], stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+        assert deltas[0].role == "assistant"
+        assert "".join(delta.content or "" for delta in deltas) == "Größe <5:"
+        calls = [call for delta in deltas for call in delta.tool_calls or ()]
+        assert [(call.index, call.function and call.function.arguments) for call in calls] == [(0, '{"key": "b"}')]
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == len(door.turns[0].token_ids)
+
+    door = session([f"Größe <5:\n{CALL}"])
+    through_gateway(door, play)
+
+
+def test_a_stream_shows_tokens_while_later_ones_are_not_sampled_yet() -> None:
+    async def run() -> None:
+        seen, go_on = asyncio.Event(), asyncio.Event()
+        steps = iter(range(100))
+
+        async def sleep(_seconds: float) -> None:
+            # The first call is before the answer; after "ab" the policy waits until the client has seen some.
+            if next(steps) == 2:
+                await go_on.wait()
+
+        async with Gateway() as gateway, session(["abcd"], sleep=sleep) as door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=10) as client:
+                stream = await client.chat.completions.create(model="any", messages=[USER], stream=True)
+                text = ""
+                async for chunk in stream:
+                    text += chunk.choices[0].delta.content or ""
+                    if text == "ab":
+                        assert door.turns == ()
+                        seen.set()
+                        go_on.set()
+                assert text == "abcd"
+                assert seen.is_set()
+
+    asyncio.run(run())
+
+
+def test_limits_of_the_request_are_honored_and_told() -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        answer = await client.chat.completions.create(
+            model="any", messages=[USER], max_completion_tokens=3, temperature=0.5, top_p=0.9
+        )
+        assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("length", "lon")
+
+    door = session(["long answer"])
+    through_gateway(door, play)
+    assert door.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"stop": ["x"]}, "stop"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"seed": 1}, "seed"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"extra_body": {"beam_width": 4}}, "beam_width"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+    ],
+)
+def test_what_cannot_be_honored_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        with pytest.raises(openai.BadRequestError) as refusal:
+            await client.chat.completions.create(**{"model": "any", "messages": [USER], **fields})
+        assert refusal.value.param == param
+        assert refusal.value.type == "invalid_request_error"
+
+    door = session(["never"])
+    through_gateway(door, play)
+    assert door.turns == ()
+
+
+def test_fields_without_effect_are_accepted() -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        await client.chat.completions.create(
+            model="any", messages=[USER], n=1, user="me", metadata={"a": "b"}, store=False, tool_choice="auto", stop=None,
+            presence_penalty=0.0, parallel_tool_calls=True, response_format={"type": "text"},
+        )  # fmt: skip
+
+    through_gateway(session(["fine"]), play)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [(PolicyTimeout("late"), 504), (InfrastructureError("gone"), 503), (ZeroDivisionError("oops"), 503)],
+)
+def test_failures_of_a_turn_have_a_status_and_are_not_retried(failure: Exception, status: int, stream: bool) -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        with pytest.raises(openai.APIStatusError) as told:
+            await client.chat.completions.create(model="any", messages=[USER], stream=stream)
+        assert told.value.status_code == status
+        assert "Traceback" not in told.value.response.text
+
+    door = session([failure])
+    through_gateway(door, play)
+    assert len(door._engine.requests) == 1  # pyright: ignore
+    assert door.failure is not None
+
+
+def test_a_failure_mid_stream_is_an_event_of_the_stream() -> None:
+    class BreaksOff:
+        def __init__(self) -> None:
+            self._engine = ScriptedEngine(["ab"], encode=ByteTokenizer().encode)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._engine, name)
+
+        async def sample(self, request: SampleRequest, on_token: Any = None) -> Any:
+            await self._engine.sample(request, on_token)
+            raise PolicyTimeout("the policy took too long")
+
+    async def play(client: openai.AsyncOpenAI) -> None:
+        stream = await client.chat.completions.create(model="any", messages=[USER], stream=True)
+        with pytest.raises(openai.APIError, match="took too long"):
+            async for _ in stream:
+                pass
+
+    door = Session(id="episode", engine=BreaksOff(), chat=CHAT, sampling=Sampling())
+    through_gateway(door, play)
+
+
+def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
+    async def run() -> None:
+        async with Gateway() as gateway:
+            async with session(["a"]) as left, session(["b"]) as right:
+                doors = [gateway.register(left), gateway.register(right)]
+                clients = [openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key) for door in doors]
+                answers = [await client.chat.completions.create(model="m", messages=[USER]) for client in clients]
+                assert [answer.choices[0].message.content for answer in answers] == ["a", "b"]
+                assert len(left.turns) == len(right.turns) == 1
+                with pytest.raises(openai.AuthenticationError, match="opens no running episode"):
+                    await openai.AsyncOpenAI(base_url=gateway.base_url, api_key="sk-guess").models.list()
+                assert doors[0].api_key not in str(vars(gateway._doors))
+            with pytest.raises(openai.AuthenticationError):
+                await clients[0].chat.completions.create(model="m", messages=[USER])
+            for client in clients:
+                await client.close()
+
+    asyncio.run(run())
+
+
+def raw(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
+    async def run() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(run())
+
+
+def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
+    doors = EpisodeDoors("policy")
+    door = session(["a"])
+    headers = {"authorization": f"Bearer {doors.register(door)}"}
+    app = create_app(doors, max_body_bytes=100)
+    path = "/v1/chat/completions"
+    assert raw(app, "GET", "/health").json() == {"status": "ok"}
+    for response, status, code in [
+        (raw(app, "POST", path, content=b"{", headers=headers), 400, "invalid_json"),
+        (raw(app, "POST", path, content=b"[" * 90, headers=headers), 400, "invalid_json"),
+        (raw(app, "POST", path, content=b"[1]", headers=headers), 400, None),
+        (raw(app, "POST", path, content=b" " * 101, headers=headers), 413, "body_too_large"),
+        (raw(app, "POST", path, content=b"{}"), 401, "invalid_api_key"),
+        (raw(app, "GET", "/v1/responses", headers=headers), 404, None),
+        (raw(app, "GET", path, headers=headers), 405, None),
+    ]:
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_hangs_up_frees_the_engine(stream: bool) -> None:
+    async def run() -> None:
+        sampling, freed = asyncio.Event(), asyncio.Event()
+
+        steps = iter(range(100))
+
+        async def sleep(_seconds: float) -> None:
+            # A stream begins with its first token; the policy then hangs.
+            if stream and next(steps) == 0:
+                return
+            sampling.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                freed.set()
+
+        async with Gateway() as gateway, session(["a"], sleep=sleep) as door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, max_retries=0) as client:
+                asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[USER], stream=stream))
+                await sampling.wait()
+                if stream:
+                    await (await asking).close()  # pyright: ignore
+                asking.cancel()
+                await asyncio.wait_for(freed.wait(), timeout=5)
+
+    asyncio.run(run())
+
+
+def test_a_served_model_answers_every_request_afresh() -> None:
+    async def run() -> None:
+        engine = ScriptedEngine(lambda request: f"{request.seed}", encode=ByteTokenizer().encode)
+        server = ModelServer(engine=engine, chat=CHAT, model_name="tuned", sampling=Sampling())
+        async with server, openai.AsyncOpenAI(base_url=server.base_url, api_key="any") as client:
+            assert [model.id async for model in client.models.list()] == ["tuned"]
+            ask = client.chat.completions.create
+            answers = [await ask(model="tuned", messages=[USER], seed=seed) for seed in (5, 5, 6)]
+            texts = [answer.choices[0].message.content for answer in answers]
+            assert texts[0] == texts[1] != texts[2]
+            stream = await ask(model="tuned", messages=[USER], stream=True, seed=5)
+            assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == texts[0]
+            assert engine.open_sessions == set()
+            with pytest.raises(openai.NotFoundError, match="send model='tuned'"):
+                await ask(model="other", messages=[USER])
+
+    asyncio.run(run())
+
+
+def test_a_served_model_may_ask_for_a_key() -> None:
+    async def run() -> None:
+        engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
+        server = ModelServer(engine=engine, chat=CHAT, model_name="m", sampling=Sampling(), api_key="secret")
+        async with server, openai.AsyncOpenAI(base_url=server.base_url, api_key="wrong") as client:
+            with pytest.raises(openai.AuthenticationError):
+                await client.chat.completions.create(model="m", messages=[USER])
+            right = client.with_options(api_key="secret")
+            assert (await right.chat.completions.create(model="m", messages=[USER])).choices[0].message.content == "a"
+
+    asyncio.run(run())
+
+
+def test_a_taken_port_is_a_service_error() -> None:
+    async def run() -> None:
+        async with Gateway() as gateway:
+            port = int(gateway.base_url.split(":")[2].split("/")[0])
+            with pytest.raises(ServiceError, match="Choose another port"):
+                await Gateway(port=port).start()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("plain text \n", "plain text"),
+        (f"  look: {CALL} then", "look:  then"),
+        ("a < b and <tag> c", "a < b and <tag> c"),
+        ('broken <tool_call>{"name"', 'broken <tool_call>{"name"'),
+        ("<think>hm</think>so", "so"),
+        ("π≈3 🙂", "π≈3 🙂"),
+    ],
+)
+def test_visible_text_adds_up_whatever_the_pieces(text: str, content: str) -> None:
+    ids = ByteTokenizer().encode(text)
+    message = CHAT.parse(ids, [])
+    visible = VisibleText(lambda part: CHAT.parse(part, []))
+    deltas = [visible.push([token_id]) for token_id in ids]
+    assert "<tool_call>" not in "".join(deltas)
+    assert "".join(deltas) + visible.finish(message) == message["content"] == content
+    json.dumps(deltas).encode()

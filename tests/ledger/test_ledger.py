@@ -1,0 +1,239 @@
+"""The ledger accounts for every rollout and turn, and is durable at one sync a group."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparring.errors import DataError, ServiceError
+from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.ledger.states import FINAL_STATES, TRANSITIONS
+from sparring.types import Sampling, StopReason, Turn
+
+LIFE = [
+    RolloutState.LEASED, RolloutState.RUNNING, RolloutState.FINISHED, RolloutState.SCORED, RolloutState.ADMITTED,
+    RolloutState.CLAIMED, RolloutState.TRAINED,
+]  # fmt: skip
+
+
+def turn(id: int, *, parent: int | None = None, prompt: Sequence[int] = (1, 2), branch: str | None = None) -> Turn:
+    return Turn(
+        id=id, parent=parent, branch_reason=branch, prompt_ids=tuple(prompt), token_ids=(7, 9),
+        sampled_logprobs=(-0.5, -0.25), versions=((3, 1), (4, 1)), fingerprint="f", stop_reason=StopReason.STOP,
+        sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=8), message={"role": "assistant", "content": "hi"},
+        num_computed_tokens=4, seconds=0.125,
+    )  # fmt: skip
+
+
+def live(ledger: Ledger, rollout_id: str, until: RolloutState) -> None:
+    """Lead a training rollout through its life up to a state."""
+    ledger.plan_nowait(rollout_id, task_id="t", attempt=0)
+    for state in LIFE[: LIFE.index(until) + 1]:
+        step = 5 if state in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
+        ledger.advance_nowait(rollout_id, state, step=step)
+
+
+def test_a_life_ends_trained_and_counts_add_up() -> None:
+    with Ledger() as ledger:
+        live(ledger, "a", RolloutState.TRAINED)
+        live(ledger, "b", RolloutState.SCORED)
+        ledger.advance_nowait("b", RolloutState.DISCARDED, reason=DiscardReason.STALE, detail="2 steps late")
+        live(ledger, "c", RolloutState.RUNNING)
+        counts = ledger.counts()
+        assert (counts["trained"], counts["discarded"], counts["discarded/stale"], counts["running"]) == (1, 1, 1, 1)
+        assert counts["planned_total"] == 3
+        assert ledger.rollouts(state=RolloutState.TRAINED)[0].step == 5
+        assert ledger.rollouts(state=RolloutState.DISCARDED)[0].detail == "2 steps late"
+        assert ledger.verify() == []
+
+
+def test_evaluation_rollouts_end_as_evaluated_and_are_never_admitted() -> None:
+    with Ledger() as ledger:
+        ledger.plan_nowait("e", task_id="t", attempt=0, split="held_out")
+        for state in LIFE[:4]:
+            ledger.advance_nowait("e", state)
+        with pytest.raises(DataError, match="cannot be admitted"):
+            ledger.advance_nowait("e", RolloutState.ADMITTED)
+        ledger.advance_nowait("e", RolloutState.EVALUATED, result={"score": 1.0})
+        assert ledger.rollouts(split="held_out")[0].result == {"score": 1.0}
+        assert ledger.counts("train")["planned_total"] == 0
+        live(ledger, "t", RolloutState.SCORED)
+        with pytest.raises(DataError, match="cannot end as evaluated"):
+            ledger.advance_nowait("t", RolloutState.EVALUATED)
+
+
+@given(st.lists(st.sampled_from(list(RolloutState)), max_size=14))
+@settings(max_examples=60, deadline=None)
+def test_only_legal_transitions_are_taken(wishes: list[RolloutState]) -> None:
+    with Ledger() as ledger:
+        ledger.plan_nowait("r", task_id="t", attempt=0)
+        now = RolloutState.PLANNED
+        for wish in wishes:
+            step = 1 if wish in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
+            reason = DiscardReason.REWOUND if wish is RolloutState.DISCARDED else None
+            if wish in TRANSITIONS[now] and wish is not RolloutState.EVALUATED:
+                ledger.advance_nowait("r", wish, step=step, reason=reason)
+                now = wish
+            else:
+                with pytest.raises(DataError, match="Rollout r: "):
+                    ledger.advance_nowait("r", wish, step=step, reason=reason)
+        assert ledger.state("r") is now
+        assert ledger.counts()[now] == 1
+        assert ledger.verify() == []
+
+
+def test_final_states_lead_nowhere_and_all_others_may_be_discarded() -> None:
+    for state in RolloutState:
+        assert (TRANSITIONS[state] == frozenset()) == (state in FINAL_STATES)
+        assert (RolloutState.DISCARDED in TRANSITIONS[state]) == (state not in FINAL_STATES)
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "reason", "message"),
+    [
+        (RolloutState.LEASED, 1, None, "claimed and trained name their step"),
+        (RolloutState.DISCARDED, None, None, "discarded names a reason"),
+        (RolloutState.LEASED, None, DiscardReason.STALE, "discarded names a reason"),
+        (RolloutState.TRAINED, 1, None, "planned cannot become trained"),
+    ],
+)
+def test_steps_and_reasons_belong_to_their_states(
+    state: RolloutState, step: int | None, reason: DiscardReason | None, message: str
+) -> None:
+    with Ledger() as ledger:
+        ledger.plan_nowait("r", task_id="t", attempt=0)
+        with pytest.raises(DataError, match=message):
+            ledger.advance_nowait("r", state, step=step, reason=reason)
+
+
+def test_unknown_and_repeated_rollouts_are_refused() -> None:
+    with Ledger() as ledger:
+        ledger.plan_nowait("r", task_id="t", attempt=0)
+        with pytest.raises(DataError, match="planned already"):
+            ledger.plan_nowait("r", task_id="t", attempt=1)
+        with pytest.raises(DataError, match="plan it first"):
+            ledger.advance_nowait("other", RolloutState.LEASED)
+        with pytest.raises(DataError, match="recorded while it is running"):
+            ledger.record_turn_nowait("r", turn(0))
+        with pytest.raises(DataError, match="train, validation, held_out"):
+            ledger.plan_nowait("s", task_id="t", attempt=0, split="test")
+
+
+def test_turns_come_back_token_for_token_after_reopening(tmp_path: Path) -> None:
+    turns = (
+        turn(0),
+        turn(1, parent=0, prompt=(1, 2, 7, 9, 4)),
+        turn(2, prompt=(8,), branch="history changed at message 1"),
+        turn(3, parent=1, prompt=(1, 2, 7, 9, 4, 7, 9, 6)),
+    )
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        live(ledger, "r", RolloutState.RUNNING)
+        for played in turns:
+            ledger.record_turn_nowait("r", played)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert ledger.load_turns("r") == turns
+        assert ledger.state("r") is RolloutState.RUNNING
+        assert ledger.verify() == []
+        # A child stores only what its parent's prompt and answer do not hold: one id of four bytes.
+        with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+            sizes = [size for (size,) in db.execute("SELECT length(new_prompt_ids) FROM turns ORDER BY id")]
+    assert sizes == [8, 4, 4, 4]
+
+
+def test_a_turn_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+
+    async def play() -> int:
+        async with Ledger(path) as ledger:
+            live(ledger, "r", RolloutState.RUNNING)
+            await ledger.record_turn("r", turn(0))
+            with sqlite3.connect(path) as reader:
+                return reader.execute("SELECT count(*) FROM turns").fetchone()[0]
+
+    assert asyncio.run(play()) == 1
+
+
+def test_sixty_four_concurrent_turns_share_a_few_commits(tmp_path: Path) -> None:
+    async def play() -> int:
+        async with Ledger(tmp_path / "ledger.sqlite") as ledger:
+            for index in range(64):
+                live(ledger, f"r{index}", RolloutState.RUNNING)
+            ledger.flush()
+            before = ledger.num_commits
+            await asyncio.gather(*(ledger.record_turn(f"r{index}", turn(0)) for index in range(64)))
+            assert all(len(ledger.load_turns(f"r{index}")) == 1 for index in range(0, 64, 21))
+            return ledger.num_commits - before
+
+    # One group is ideal; thread scheduling may split it. Four of these commits are the four reads above.
+    assert asyncio.run(play()) <= 4 + 16
+
+
+def test_a_failed_write_stops_the_ledger() -> None:
+    ledger = Ledger()
+    live(ledger, "r", RolloutState.RUNNING)
+    ledger.record_turn_nowait("r", turn(0))
+    doubled = ledger.record_turn_nowait("r", turn(0))
+    with pytest.raises(ServiceError, match="could not be written"):
+        doubled.result()
+    with pytest.raises(ServiceError, match="stopped writing"):
+        ledger.flush()
+    with pytest.raises(ServiceError):
+        ledger.close()
+
+
+def test_a_cancelled_wait_does_not_cancel_the_write() -> None:
+    async def play() -> int:
+        with Ledger() as ledger:
+            live(ledger, "r", RolloutState.RUNNING)
+            waiting = asyncio.create_task(ledger.record_turn("r", turn(0)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            return len(ledger.load_turns("r"))
+
+    assert asyncio.run(play()) == 1
+
+
+def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a database, only some long enough text to be read as a header\n" * 3)
+    with sqlite3.connect(tmp_path / "other") as db:
+        db.execute("PRAGMA user_version = 99")
+    for name, problem in (("text", "not a database"), ("other", "format 99")):
+        with pytest.raises(DataError, match=problem):
+            Ledger(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "symptom"),
+    [
+        ("UPDATE rollouts SET state = 'admitted', step = NULL", "the row says"),
+        ("DELETE FROM events WHERE state = 'planned'", "does not begin with planned"),
+        ("DELETE FROM events WHERE state = 'scored'", "finished cannot become admitted"),
+        ("DELETE FROM rollouts", "never planned"),
+        ("UPDATE turns SET branch_reason = NULL WHERE id = 1", "branch without a reason"),
+        ("UPDATE turns SET parent = 5 WHERE id = 1", "parent 5 does not come before"),
+        ("UPDATE turns SET token_ids = x'01000000' WHERE id = 0", "1 tokens and 2 log-probabilities"),
+        ("UPDATE turns SET versions = '[[0, 9]]' WHERE id = 0", "do not add up"),
+        ("UPDATE turns SET sampled_logprobs = x'0000c07f0000c07f' WHERE id = 0", "not finite"),
+    ],
+)
+def test_damage_is_found(tmp_path: Path, damage: str, symptom: str) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.plan_nowait("r", task_id="t", attempt=0)
+        for state in LIFE:
+            step = 5 if state in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
+            ledger.advance_nowait("r", state, step=step)
+            if state is RolloutState.RUNNING:
+                ledger.record_turn_nowait("r", turn(0))
+                ledger.record_turn_nowait("r", turn(1, branch="compacted"))
+        assert ledger.verify() == []
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+        db.execute(damage)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert any(symptom in line for line in ledger.verify()), ledger.verify()
