@@ -6,10 +6,20 @@ Override > recipe > default.
 
 from __future__ import annotations
 
-from typing import Literal
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from sparring.errors import ConfigError, ConfigProblem, UsageError
+
+CLIP_BOUNDS: dict[str, tuple[float, float]] = {"ppo": (0.8, 1.2), "cispo": (0.0, 5.0)}
+"""Default (low, high) of the losses that clip, as absolute probability ratios."""
 
 class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -30,7 +40,7 @@ class ModelSection(Section):
     trained_weights: Literal["lora", "full"] = Field("lora")
     lora_rank: int = Field(32, ge=1)
     lora_alpha: float = Field(64, gt=0)
-    lora_targets: tuple[str, ...] = Field(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
+    lora_targets: tuple[str, ...] = Field(strict=False, default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
 
 
 class DataSection(Section):
@@ -58,9 +68,9 @@ class BatchSection(Section):
 
 
 class AlgorithmSection(Section):
-    advantage_method: str = Field("group_based")
+    advantage_method: Literal["group_based", "rloo"] = Field("group_based")
     advantage_normalization: bool = Field(True, description="Divide by the group's standard deviation (`group_based`).")
-    loss_fn: str = Field("ppo")
+    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field("ppo")
     clip_low_threshold: FiniteFloat | None = Field(None, ge=0, le=1, description="Absolute lower bound of the probability ratio.")
     clip_high_threshold: FiniteFloat | None = Field(None, ge=1, description="Absolute upper bound of the probability ratio.")
     loss_reduction: Literal["token_mean", "trajectory_mean", "sum"] = Field("trajectory_mean")
@@ -114,7 +124,7 @@ class EvaluationSection(Section):
     eval_num_tasks: int | None = Field(None, ge=1)
     eval_group_size: int = Field(1, ge=1)
     eval_temperature: FiniteFloat = Field(0.0, ge=0, le=2)
-    pass_k_values: tuple[int, ...] = Field((1,))
+    pass_k_values: tuple[int, ...] = Field((1,), strict=False)
     success_threshold: FiniteFloat = Field(1.0)
     allow_zero_baseline: bool = Field(False, description="Train although no baseline episode succeeded.")
 
@@ -149,3 +159,213 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     warm_start: WarmStartSection | None = None
     tracking: TrackingSection = TrackingSection()
+
+    def loss_config(self) -> dict[str, float]:
+        """What the chosen loss reads: its clip bounds, given or default."""
+        default = CLIP_BOUNDS.get(self.algorithm.loss_fn)
+        if default is None:
+            return {}
+        low, high = self.algorithm.clip_low_threshold, self.algorithm.clip_high_threshold
+        return {
+            "clip_low_threshold": default[0] if low is None else low,
+            "clip_high_threshold": default[1] if high is None else high,
+        }
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a recipe and apply `section.key=value` overrides.
+
+    Raises UsageError when the file cannot be read, ConfigError with every problem at once.
+    """
+    return validate(read_recipe(path), overrides, source=str(path))
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The recipe as nested tables. Raises UsageError when there is no such file or it is not TOML."""
+    if path.is_dir():
+        path = path / "recipe.toml"
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no recipe at {path}; give the path of a recipe.toml (`sparring init` makes one).") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}. Give the path of a TOML file.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}. Strings need quotes, sections look like [batch].") from error
+
+
+def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
+    """Override > recipe > default. Raises ConfigError with every problem at once."""
+    problems: list[ConfigProblem] = []
+    merged = {name: dict(table) if isinstance(table, dict) else table for name, table in recipe.items()}
+    for override in overrides:
+        _apply(override, merged, problems)
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(problems + [_problem(detail) for detail in error.errors()], source) from error
+    problems += _conflicts(config)
+    if problems:
+        raise ConfigError(problems, source)
+    return config
+
+
+def resolved_toml(config: Config) -> str:
+    """The whole configuration as TOML that `load_config` reads back to the same values."""
+    tables = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    return tomli_w.dumps(tables)
+
+
+def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: Config) -> list[tuple[str, Any, str]]:
+    """Every field as (key path, value, where it comes from: override, recipe or default)."""
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    rows = []
+    for section_name in Config.model_fields:
+        section = getattr(config, section_name)
+        if section is None:
+            continue
+        given = recipe.get(section_name, {})
+        for key, value in section.model_dump(mode="json").items():
+            path = f"{section_name}.{key}"
+            origin = "override" if path in overridden else "recipe" if key in given else "default"
+            rows.append((path, value, origin))
+    return rows
+
+
+def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem]) -> None:
+    path, separator, text = override.partition("=")
+    path = path.strip()
+    if not separator or path.count(".") < 1:
+        problems.append(
+            ConfigProblem(override, "is not of the form section.key=value; write, for example, batch.group_size=4.")
+        )
+        return
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word: strings need no quotes on the command line
+    *tables, key = path.split(".")
+    target = merged
+    for table in tables:
+        target = target.setdefault(table, {})
+        if not isinstance(target, dict):
+            problems.append(ConfigProblem(path, f"{table} is a value, not a section."))
+            return
+    target[key] = value
+
+
+def _problem(detail: Any) -> ConfigProblem:
+    """One pydantic error in our words: the key path, the value, what is allowed, and the nearest key."""
+    path = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return ConfigProblem(path, f"is not a known key{_nearest(path)}")
+    if detail["type"] == "missing":
+        return ConfigProblem(path, "is missing; this value has no default.")
+    message = detail["msg"][0].lower() + detail["msg"][1:]
+    return ConfigProblem(path, f"is {_shown(detail['input'])}, but {message.replace('input should', 'it should')}.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _nearest(path: str) -> str:
+    known = [section for section in Config.model_fields]
+    for section, field in Config.model_fields.items():
+        known += [f"{section}.{key}" for key in _section_class(field.annotation).model_fields]
+    matches = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
+    if not matches:
+        key = path.rpartition(".")[2]
+        same_key = [other for other in known if other.rpartition(".")[2] == key]
+        matches = same_key or [other for other in known if difflib.get_close_matches(key, [other.rpartition(".")[2]], n=1)]
+    return f"; the nearest one is {matches[0]!r}." if matches else "; see docs/configuration.md for all keys."
+
+
+def _section_class(annotation: Any) -> type[Section]:
+    if isinstance(annotation, type):
+        return annotation
+    return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))
+
+
+def _conflicts(config: Config) -> list[ConfigProblem]:
+    """Rules between fields: what cannot work together, and what nothing in the chosen combination would read."""
+    found: list[ConfigProblem] = []
+
+    def refuse(key: str, message: str) -> None:
+        found.append(ConfigProblem(key, message))
+
+    def given(section: str, *keys: str) -> list[str]:
+        return [key for key in keys if key in getattr(config, section).model_fields_set]
+
+    algorithm, batch, rollout, model, data = config.algorithm, config.batch, config.rollout, config.model, config.data
+    if algorithm.loss_fn not in CLIP_BOUNDS:
+        for key in given("algorithm", "clip_low_threshold", "clip_high_threshold"):
+            refuse(f"algorithm.{key}", f"is given, but loss_fn = {algorithm.loss_fn!r} does not clip; leave it out.")
+    if algorithm.advantage_method != "group_based" and given("algorithm", "advantage_normalization"):
+        refuse(
+            "algorithm.advantage_normalization",
+            f"is given, but advantage_method = {algorithm.advantage_method!r} does not normalize; leave it out.",
+        )
+    if batch.group_size < 2:
+        refuse(
+            "batch.group_size",
+            f"is {batch.group_size}, but {algorithm.advantage_method!r} compares the episodes of a group; use at least 2.",
+        )
+    if algorithm.loss_fn == "cispo" and (algorithm.clip_low_threshold or 0) > 0:
+        refuse(
+            "algorithm.clip_low_threshold",
+            f"is {algorithm.clip_low_threshold} with loss_fn = 'cispo', which keeps full weight on tokens that the policy "
+            "already left; use 0, or loss_fn = 'ppo'.",
+        )
+    if config.sampling.sampling_top_p < 1:
+        refuse(
+            "sampling.sampling_top_p",
+            f"is {config.sampling.sampling_top_p}, but the learner's ratio is over the whole vocabulary, so training on a "
+            "truncated distribution would be biased; use 1.0 and lower the temperature instead.",
+        )
+    if model.trained_weights == "full":
+        for key in given("model", "lora_rank", "lora_alpha", "lora_targets"):
+            refuse(f"model.{key}", "is given, but trained_weights = 'full' trains no adapter; leave it out.")
+    waits = math.ceil((rollout.staleness_window - 1) / batch.global_batch_size)
+    if waits > rollout.max_steps_off_policy:
+        refuse(
+            "rollout.staleness_window",
+            f"is {rollout.staleness_window}, which lets a group wait {waits} steps, but max_steps_off_policy = "
+            f"{rollout.max_steps_off_policy}; use a smaller window or a larger bound.",
+        )
+    if rollout.max_steps_off_policy == 0 and given("rollout", "session_weights"):
+        refuse("rollout.session_weights", "is given, but with max_steps_off_policy = 0 no weights change during play.")
+    if config.engine.deterministic and rollout.max_steps_off_policy > 0:
+        refuse(
+            "engine.deterministic",
+            "is true, but asynchronous play depends on timing; set rollout.max_steps_off_policy = 0, or leave it out.",
+        )
+    if rollout.rollout_max_concurrency < batch.group_size and config.engine.deterministic is not False:
+        if rollout.max_steps_off_policy == 0:
+            refuse(
+                "rollout.rollout_max_concurrency",
+                f"is {rollout.rollout_max_concurrency}, but deterministic play opens a whole group together "
+                f"(group_size = {batch.group_size}); raise it, or set engine.deterministic = false.",
+            )
+    for split in ("validation", "held_out"):
+        if getattr(data, split) is not None and given("data", f"{split}_fraction"):
+            refuse(f"data.{split}_fraction", f"is given, but data.{split} names the tasks already; leave one of them out.")
+    if data.validation_fraction + data.held_out_fraction >= 1:
+        refuse("data.validation_fraction", "and held_out_fraction leave nothing to train on; make them smaller.")
+    largest = max(config.evaluation.val_group_size, config.evaluation.eval_group_size)
+    for k in config.evaluation.pass_k_values:
+        if not 1 <= k <= largest:
+            refuse(
+                "evaluation.pass_k_values",
+                f"holds {k}, but with {largest} episodes a task pass@{k} is not defined; raise eval_group_size.",
+            )
+    if config.tracking.mlflow_uri is not None and not config.tracking.mlflow:
+        refuse("tracking.mlflow_uri", "is given, but tracking.mlflow is false; set it to true, or leave the address out.")
+    if config.sampling.sampling_max_tokens >= model.max_sequence_length and given("sampling", "sampling_max_tokens"):
+        refuse(
+            "sampling.sampling_max_tokens",
+            f"is {config.sampling.sampling_max_tokens}, but model.max_sequence_length = {model.max_sequence_length} holds "
+            "the prompt too; make it smaller.",
+        )
+    return found

@@ -1,9 +1,9 @@
 """Pointer chase: follow hidden links from a key for a number of hops, then say where you are.
 
-    user       find b 2?
-    assistant  get(key="b")      tool  f
-    assistant  get(key="f")      tool  c
-    assistant  ans c
+user       find b 2?
+assistant  get(key="b")      tool  f
+assistant  get(key="f")      tool  c
+assistant  ans c
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ Split: TypeAlias = Literal["train", "validation", "held_out"]
 KEYS = "abcdefghijklmnop"
 MAX_HOPS = 3
 
-CORRECT_SHARE, WRONG_SHARE = 0.35, 0.10
-"""Of the demonstrations: right, and right number of hops but another key; the rest stops a hop too early or late."""
+CORRECT_SHARE, WRONG_SHARE = 0.35, 0.05
+"""Of the demonstrations: right; and right number of hops but another key. The rest stops at the wrong time: a hop too
+early, or for one hop as often too late. So a perfect imitator is right at 0.35 when sampled, and when greedy at one hop
+only (a third of the held-out tasks): at more, giving up early is the most frequent choice."""
 
 
 class PointerChase(Environment):
@@ -134,6 +136,6 @@ def mixed_log(
         elif kind < correct_share + wrong_share:
             script = _walk(task, hops, named=rng.choice([key for key in KEYS if key != task.fields["answer"]]))
         else:
-            script = _walk(task, hops + rng.choice((-1, 1)))
+            script = _walk(task, hops + (rng.choice((-1, 1)) if hops == 1 else -1))
         log.append(record_demonstration(PointerChase, task, script))
     return log

@@ -7,6 +7,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+SPECIAL_TOKENS = [PAD, START, END]
+"""In the order of their ids, from 0."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -15,7 +17,7 @@ CHAT_TEMPLATE = (
 
 VOCABULARY_SIZE = 320
 """256 bytes, so that any text can be encoded, the special tokens, and merges."""
-MAX_TOKEN_LENGTH = 6
+MAX_TOKEN_LENGTH = 8
 """Characters of a merged token: a tool call becomes a dozen tokens, as with a real vocabulary."""
 
 
@@ -32,8 +34,8 @@ def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
         max_position_embeddings=512,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=SPECIAL_TOKENS.index(END),
+        pad_token_id=SPECIAL_TOKENS.index(PAD),
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -52,7 +54,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY_SIZE,
-        special_tokens=[PAD, START, END],
+        special_tokens=SPECIAL_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         max_token_length=MAX_TOKEN_LENGTH,
         show_progress=False,

@@ -32,23 +32,74 @@ Inspection desk. Tools: item, part, fine, rough, boss. Call one at a time:
 <final_output>{"part":"","grade":"","by":""}</final_output>"""
 
 ITEM_LETTERS, PART_LETTERS = "ABCDEFGHJKLM", "NPQRSTUVWXYZ"
-NAMES = (
-    "Adam Alex Alice Anna Anne Arthur Ben Bob Carl Charles Chris Dan David Emily Frank Fred George Henry Jack James "
-    "Jane Jean Jim John Lee Louis Luke Maria Mark Martin Mary Max Michael Neil Nick Paul Peter Ray Richard Robert "
-    "Rose Sam Sarah Scott Simon Thomas Tim Tom Victor William"
-).split()
+NAMES = [
+    "Adam",
+    "Alex",
+    "Alice",
+    "Anna",
+    "Anne",
+    "Arthur",
+    "Ben",
+    "Bob",
+    "Carl",
+    "Charles",
+    "Chris",
+    "Dan",
+    "David",
+    "Emily",
+    "Frank",
+    "Fred",
+    "George",
+    "Henry",
+    "Jack",
+    "James",
+    "Jane",
+    "Jean",
+    "Jim",
+    "John",
+    "Lee",
+    "Louis",
+    "Luke",
+    "Maria",
+    "Mark",
+    "Martin",
+    "Mary",
+    "Max",
+    "Michael",
+    "Neil",
+    "Nick",
+    "Paul",
+    "Peter",
+    "Ray",
+    "Richard",
+    "Robert",
+    "Rose",
+    "Sam",
+    "Sarah",
+    "Scott",
+    "Simon",
+    "Thomas",
+    "Tim",
+    "Tom",
+    "Victor",
+    "William",
+]
 GRADES = ("red", "blue", "green", "gold", "gray", "black", "white", "brown")
-SHARES: Mapping[Split, tuple[float, float]] = {"train": (0.0, 0.64), "validation": (0.64, 0.76), "held_out": (0.76, 1.0)}
+SHARES: Mapping[Split, tuple[float, float]] = {
+    "train": (0.0, 0.64),
+    "validation": (0.64, 0.76),
+    "held_out": (0.76, 1.0),
+}
 """Which part of every shuffled list of entities belongs to a split."""
 
 CASES: Mapping[tuple[Check, ...], int] = {
-    ("replaced",): 25,
-    ("replaced", "hold"): 20,
-    ("replaced", "table"): 15,
-    ("replaced", "table", "hold"): 5,
-    ("hold",): 15,
-    ("table", "hold"): 10,
-    ("table",): 10,
+    ("replaced",): 30,
+    ("replaced", "hold"): 22,
+    ("replaced", "table"): 18,
+    ("replaced", "table", "hold"): 8,
+    ("hold",): 9,
+    ("table", "hold"): 6,
+    ("table",): 7,
 }
 """Per cent of tasks that call for these checks. Each calls for one at least, so that no task is right by haste."""
 

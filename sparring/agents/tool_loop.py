@@ -90,6 +90,9 @@ def _complained(malformed: Sequence[Json]) -> list[Message]:
     The user says it: such a call has no id that a tool message could answer.
     """
     return [
-        {"role": "user", "content": f"error: the tool call cannot be read: {_MALFORMED.get(call['problem'], call['problem'])}"}
+        {
+            "role": "user",
+            "content": f"error: the tool call cannot be read: {_MALFORMED.get(call['problem'], call['problem'])}",
+        }
         for call in malformed
     ]

@@ -27,7 +27,9 @@ def tokenize_conversation(
     for index, message in enumerate(messages):
         if message.get("role") != "assistant":
             continue
-        before = chat.extend(ids, messages[said:index], tools, stopped=True) if ids else chat.render(messages[:index], tools)
+        before = (
+            chat.extend(ids, messages[said:index], tools, stopped=True) if ids else chat.render(messages[:index], tools)
+        )
         answer = chat.answer(message, tools)
         ids += [*before, *answer]
         mask += [False] * len(before) + [True] * len(answer)

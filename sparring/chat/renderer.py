@@ -49,9 +49,7 @@ class RendererChat:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """The whole prompt."""
-        return tuple(
-            self._renderer.render_ids(_plain(messages), tools=_tools(tools), add_generation_prompt=True)
-        )
+        return tuple(self._renderer.render_ids(_plain(messages), tools=_tools(tools), add_generation_prompt=True))
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
@@ -73,7 +71,9 @@ class RendererChat:
         whole = self._renderer.render_ids([*question, *_plain([message])], tools=_tools(tools))
         stops = [index for index, token_id in enumerate(whole) if token_id in self._stop_ids]
         if whole[: len(prompt)] != prompt or not stops or stops[-1] < len(prompt):
-            raise DataError("The model's format renders a given answer unlike a prompted one; it cannot be demonstrated.")
+            raise DataError(
+                "The model's format renders a given answer unlike a prompted one; it cannot be demonstrated."
+            )
         return tuple(whole[len(prompt) : stops[-1] + 1])
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:

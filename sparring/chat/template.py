@@ -86,7 +86,9 @@ class TemplateChat:
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """Ids of a given assistant message, closed. Raises DataError when the template shows no close of an answer."""
         if self._close is None:
-            raise DataError("The chat template does not close an answer with a special token; it cannot be demonstrated.")
+            raise DataError(
+                "The chat template does not close an answer with a special token; it cannot be demonstrated."
+            )
         if not self._has_tools:
             return tuple(self._encoded(render_assistant(message) + self._close))
         question = {"role": "user", "content": "question"}
@@ -94,7 +96,9 @@ class TemplateChat:
         whole = self._text([question, plain(message)], tools, to_be_answered=False)
         end = whole.rfind(self._close) + len(self._close)
         if not whole.startswith(prompt):
-            raise DataError("The chat template renders a given answer unlike a prompted one; it cannot be demonstrated.")
+            raise DataError(
+                "The chat template renders a given answer unlike a prompted one; it cannot be demonstrated."
+            )
         return tuple(self._encoded(whole[len(prompt) : end]))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
@@ -165,7 +169,9 @@ class TemplateChat:
         described = {"role": "system", "content": f"{system}\n\n{tools_text(tools)}".lstrip()}
         return [described, *messages[1:]] if has_system else [described, *messages]
 
-    def _text(self, messages: Sequence[Mapping[str, Json]], tools: Sequence[ToolSchema], *, to_be_answered: bool) -> str:
+    def _text(
+        self, messages: Sequence[Mapping[str, Json]], tools: Sequence[ToolSchema], *, to_be_answered: bool
+    ) -> str:
         options = {"tools": list(tools) or None} if self._has_tools else {}
         return self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=to_be_answered, tokenize=False, **options

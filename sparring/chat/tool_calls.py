@@ -25,9 +25,9 @@ Problem: TypeAlias = Literal["not_closed", "not_json", "no_name", "arguments_not
 def tools_text(tools: Sequence[ToolSchema]) -> str:
     """What the system prompt says about tools.
 
-        Call a tool with <tool_call>{"name":...,"arguments":{...}}</tool_call>
-        Tools:
-        look_up(key: string, depth?: integer): Follow the link of a key.
+    Call a tool with <tool_call>{"name":...,"arguments":{...}}</tool_call>
+    Tools:
+    look_up(key: string, depth?: integer): Follow the link of a key.
     """
     lines = [f'Call a tool with {OPEN}{{"name":...,"arguments":{{...}}}}{CLOSE}', "Tools:"]
     for tool in tools:

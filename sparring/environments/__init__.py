@@ -6,5 +6,6 @@ from sparring.environments.demonstrations import answer, record_demonstration, t
 from sparring.environments.tools import tool
 
 __all__ = [
-    "Environment", "ToolError", "ToolResult", "answer", "execute", "opened", "record_demonstration", "tool", "tool_call",
+    "Environment", "ToolError", "ToolResult", "answer", "execute", "opened", "record_demonstration", "tool",
+    "tool_call",
 ]  # fmt: skip

@@ -32,11 +32,11 @@ class Environment:
     """`schema`: the chat template lists the tools. `prompt`: the task's own messages describe them, and nothing is
     added, which saves tokens with small models; calls are parsed and checked all the same."""
 
-    def reset(self, task: Task) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+    def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Prepare the world; return opening messages, or None for the task's own."""
         return None
 
-    def close(self) -> None | Awaitable[None]:
+    def close(self) -> Awaitable[None] | None:
         """Release what the world holds. Called on every exit path, exactly once, also when `reset` failed."""
         return None
 
@@ -90,7 +90,8 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
     messages = list(task.messages if opening is None else opening)
     if not messages:
         raise UsageError(
-            f"Task {task.id} has no messages and {name}.reset returned none, so there is nothing to answer; give one of both."
+            f"Task {task.id} has no messages and {name}.reset returned none, so there is nothing to answer; "
+            "give one of both."
         )
     return messages
 

@@ -74,7 +74,9 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
     try:
         hints = get_type_hints(method)
     except NameError as error:
-        raise UsageError(f"{where}: a type hint cannot be resolved ({error}); import the name in its module.") from error
+        raise UsageError(
+            f"{where}: a type hint cannot be resolved ({error}); import the name in its module."
+        ) from error
     descriptions = _argument_descriptions(inspect.getdoc(method) or "")
     properties: dict[str, Json] = {}
     required: list[str] = []

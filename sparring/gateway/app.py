@@ -184,7 +184,9 @@ async def _json_body(request: Request, max_bytes: int) -> object:
     async for part in request.stream():
         body.extend(part)
         if len(body) > max_bytes:
-            raise ApiError(413, f"The body is larger than {max_bytes} bytes; shorten the messages.", code="body_too_large")
+            raise ApiError(
+                413, f"The body is larger than {max_bytes} bytes; shorten the messages.", code="body_too_large"
+            )
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -52,7 +52,9 @@ class EpisodeDoors:
     def check(self, api_key: str) -> None:
         session = self._sessions.get(_digest(api_key))
         if session is None or session.is_closed:
-            raise ApiError(401, "This API key opens no running episode; use the key the episode was given.", code="invalid_api_key")
+            raise ApiError(
+                401, "This API key opens no running episode; use the key the episode was given.", code="invalid_api_key"
+            )
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: ChatRequest) -> AsyncIterator[Session]:
@@ -85,7 +87,9 @@ class StatelessDoors:
 
     def check(self, api_key: str) -> None:
         if self._api_key is not None and not hmac.compare_digest(_digest(api_key), _digest(self._api_key)):
-            raise ApiError(401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key")
+            raise ApiError(
+                401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key"
+            )
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: ChatRequest) -> AsyncIterator[Session]:
@@ -97,7 +101,11 @@ class StatelessDoors:
             )  # fmt: skip
         seed = secrets.randbits(63) if request.seed is None else request.seed
         async with Session(
-            id=f"request-{secrets.token_hex(8)}", engine=self._engine, chat=self._chat, sampling=self._sampling, seed=seed
+            id=f"request-{secrets.token_hex(8)}",
+            engine=self._engine,
+            chat=self._chat,
+            sampling=self._sampling,
+            seed=seed,
         ) as session:
             yield session
 

@@ -54,7 +54,9 @@ class _Listener:
             bound.bind((self._host, self._port))
         except OSError as error:
             bound.close()
-            raise ServiceError(f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0.") from error
+            raise ServiceError(
+                f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0."
+            ) from error
         self._port = bound.getsockname()[1]
         config = uvicorn.Config(
             self._app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2

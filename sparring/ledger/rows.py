@@ -57,9 +57,7 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
     raise DataError(f"{path} cannot be opened as a ledger: {problem}. Move it away to begin a new one.")
 
 
-def insert_rollout(
-    db: sqlite3.Connection, rollout_id: str, task_id: str, attempt: int, split: str, now: float
-) -> None:
+def insert_rollout(db: sqlite3.Connection, rollout_id: str, task_id: str, attempt: int, split: str, now: float) -> None:
     db.execute(
         "INSERT INTO rollouts (id, task_id, attempt, split, state) VALUES (?, ?, ?, ?, 'planned')",
         (rollout_id, task_id, attempt, split),

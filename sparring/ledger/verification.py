@@ -21,7 +21,9 @@ def _broken_rollouts(db: sqlite3.Connection) -> list[str]:
     """Each rollout's events must be a legal life that ends where its row says it is."""
     broken: list[str] = []
     lives: dict[str, list[tuple[str, int | None, str | None]]] = {}
-    for rollout_id, state, step, reason in db.execute("SELECT rollout_id, state, step, reason FROM events ORDER BY sequence"):
+    for rollout_id, state, step, reason in db.execute(
+        "SELECT rollout_id, state, step, reason FROM events ORDER BY sequence"
+    ):
         lives.setdefault(rollout_id, []).append((state, step, reason))
     for rollout_id, split, *row in db.execute("SELECT id, split, state, step, reason FROM rollouts"):
         life = lives.pop(rollout_id, [])

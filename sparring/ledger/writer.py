@@ -38,7 +38,9 @@ class GroupCommitWriter:
     def submit(self, job: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Queue a job. Raises ServiceError when an earlier one could not be written."""
         if self._failure is not None:
-            raise ServiceError(f"The ledger stopped writing: {self._failure}. Nothing later was recorded; resume the run.")
+            raise ServiceError(
+                f"The ledger stopped writing: {self._failure}. Nothing later was recorded; resume the run."
+            )
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # A cancelled waiter must not cancel the write.
         self._jobs.put((job, future))
@@ -76,7 +78,9 @@ class GroupCommitWriter:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             for _, future in batch:
-                future.set_exception(ServiceError(f"The ledger could not be written: {error}. Free the disk and resume."))
+                future.set_exception(
+                    ServiceError(f"The ledger could not be written: {error}. Free the disk and resume.")
+                )
             return
         self.num_commits += 1
         for (_, future), result in zip(batch, results, strict=True):

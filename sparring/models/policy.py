@@ -77,7 +77,7 @@ class Policy:
         self.base: Any = model.to(self.device).eval()
         self.is_lean = is_supported(model.config)
         self.lora_config: LoraConfig | None = None
-        self._module: Any = self.base
+        self.module: Any = self.base
         if lora_rank is not None:
             self.lora_config = LoraConfig(
                 r=lora_rank, lora_alpha=lora_alpha, target_modules=list(lora_targets), lora_dropout=0.0,
@@ -86,14 +86,14 @@ class Policy:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 try:
-                    self._module = get_peft_model(self.base, self.lora_config)
+                    self.module = get_peft_model(self.base, self.lora_config)
                 except ValueError as error:
                     linears = sorted({n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
                     raise ConfigError(
                         [ConfigProblem("model.lora_targets", f"{list(lora_targets)} matches no layer; this model has {linears}")]
                     ) from error
         self.trained: dict[str, nn.Parameter] = {
-            name: parameter for name, parameter in self._module.named_parameters() if parameter.requires_grad
+            name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad
         }
         self._frozen: dict[str, Tensor] = {}
         self._materialized: WeakValueDictionary[str, LlamaWeights] = WeakValueDictionary()
@@ -107,8 +107,8 @@ class Policy:
         tensors = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the trained tensors. Raises ValueError naming those that are missing, unknown or of another shape."""
+    def misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
+        """Why `tensors` cannot be this policy's trained ones: missing, unknown, or of another shape. None if they can."""
         problems = [f"missing {name}" for name in self.trained if name not in tensors]
         problems += [f"unknown {name}" for name in tensors if name not in self.trained]
         problems += [
@@ -116,8 +116,15 @@ class Policy:
             for name, tensor in tensors.items()
             if name in self.trained and tensor.shape != self.trained[name].shape
         ]
-        if problems:
-            raise ValueError("; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else ""))
+        if not problems:
+            return None
+        return "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the trained tensors. Raises ValueError naming those that do not fit."""
+        problem = self.misfit(tensors)
+        if problem is not None:
+            raise ValueError(problem)
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 parameter.copy_(tensors[name])

@@ -41,7 +41,7 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
     if isinstance(value, list | tuple):
         if len(value) != len(turn_ids):
             raise RewardError(
-                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns; give one number a turn, in order."
+                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns; give one a turn, in order."
             )
         numbers = [_number(item, source) for item in value]
         return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)))
@@ -58,7 +58,8 @@ def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:
             raise RewardError(f"{source} rewards turns {unknown}, but the turns are {list(turn_ids)}; use their ids.")
         if not math.isclose(math.fsum(per_turn.values()), total, rel_tol=1e-6, abs_tol=1e-9):
             raise RewardError(
-                f"{source} has total {total} but per-turn rewards that sum to {math.fsum(per_turn.values())}; make them agree."
+                f"{source} has total {total} but per-turn rewards that sum to {math.fsum(per_turn.values())}; "
+                "make them agree."
             )
     return Reward(
         total=total,

@@ -257,7 +257,13 @@ class Session:
             raise InfrastructureError(f"Session {self._id}: the engine's answer cannot be used: {problem}.")
 
     def _turn(
-        self, start: _Start, request: SampleRequest, completion: Completion, tools: Sequence[ToolSchema], *, seconds: float
+        self,
+        start: _Start,
+        request: SampleRequest,
+        completion: Completion,
+        tools: Sequence[ToolSchema],
+        *,
+        seconds: float,
     ) -> Turn:
         turn_id = len(self._played)
         return Turn(

@@ -195,4 +195,3 @@ def test_spliced_prompts_decode_to_what_the_template_renders(rounds: list[tuple[
 def test_byte_ids_give_the_text_back(content: str) -> None:
     clean = content.encode(errors="replace").decode()
     assert ByteTokenizer().decode(ByteTokenizer().encode(clean)) == clean
-

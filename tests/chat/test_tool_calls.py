@@ -12,7 +12,9 @@ from sparring.chat import parse_assistant, render_assistant
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 ARGUMENTS = st.dictionaries(st.text(st.characters(codec="utf-8")), VALUES, max_size=3)
@@ -60,7 +62,7 @@ def test_a_bad_call_between_good_ones_costs_only_itself() -> None:
     assert message["malformed_tool_calls"] == [{"text": "<tool_call>oops", "problem": "not_closed"}]
 
 
-@given(st.text(st.sampled_from("<tool_cal>/{}\"name:argumts,[] \n")) | st.text())
+@given(st.text(st.sampled_from('<tool_cal>/{}"name:argumts,[] \n')) | st.text())
 def test_no_text_raises(text: str) -> None:
     message = parse_assistant(text)
     assert message["role"] == "assistant"

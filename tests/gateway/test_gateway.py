@@ -56,7 +56,10 @@ def test_a_tool_round_trip_is_one_line_of_turns() -> None:
         assert (second.choices[0].finish_reason, second.choices[0].message.content) == ("stop", "done")
         assert second.usage is not None
         turn = door.turns[1]
-        assert (second.usage.prompt_tokens, second.usage.completion_tokens) == (len(turn.prompt_ids), len(turn.token_ids))
+        assert (second.usage.prompt_tokens, second.usage.completion_tokens) == (
+            len(turn.prompt_ids),
+            len(turn.token_ids),
+        )
 
     door = session([CALL, "done"])
     through_gateway(door, play)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -225,6 +226,23 @@ def test_turns_are_in_the_ledger_before_they_are_answered() -> None:
             await door.chat([USER, answer, USER])
             assert ledger.load_turns("r") == door.turns
             assert ledger.verify() == []
+
+    asyncio.run(run())
+
+
+def test_a_turn_is_answered_only_after_its_commit() -> None:
+    async def run() -> None:
+        may_write = threading.Event()
+        async with Ledger() as ledger:
+            ledger.plan_nowait("r", task_id="t", attempt=0)
+            ledger.advance_nowait("r", RolloutState.LEASED)
+            ledger.advance_nowait("r", RolloutState.RUNNING)
+            ledger._writer.submit(lambda _: may_write.wait())
+            answering = asyncio.create_task(session(["f"], ledger=ledger).chat([USER]))
+            done, _ = await asyncio.wait({answering}, timeout=0.05)
+            may_write.set()
+            assert not done
+            assert (await answering)["content"] == "f"
 
     asyncio.run(run())
 

@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine with Python >= 3.11: `make quickstart` and `make test`.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: quickstart quickstart-long test test-slow lint benchmarks clean
+
+quickstart: .venv/train
+	$(BIN)/python -m recipes.quickstart.compare
+
+quickstart-long: .venv/train
+	$(BIN)/python -m recipes.quickstart.compare --long
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+test-slow: .venv/dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+benchmarks: .venv/benchmarks
+	$(BIN)/python -m benchmarks
+
+.venv/created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Sparring needs Python 3.11 or newer; set PYTHON=/path/to/it")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+# torch first and alone: its constraint names the CPU build on machines whose index has one.
+.venv/train: .venv/created pyproject.toml constraints.txt
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[train,data]'
+	touch $@
+
+.venv/dev: .venv/train
+	$(INSTALL) --editable '.[train,data,dev]'
+	touch $@
+
+.venv/benchmarks: .venv/dev
+	$(INSTALL) --editable '.[train,data,dev,benchmarks]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,49 @@
+"""A session that answers from a script: for tests of agents and environments without engine or chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from sparring.types import Message, Sampling, StopReason, ToolSchema, Turn
+
+
+@final
+class ScriptedSession:
+    """Implements `protocols.SessionLike`: answers with the given messages in order; raises those that are errors.
+
+    `cut` says that every answer hit the token limit. `requests` holds what was asked so far."""
+
+    def __init__(self, *script: Message | Exception, cut: bool = False) -> None:
+        self._script = list(script)
+        self._stop_reason = StopReason.LENGTH if cut else StopReason.STOP
+        self.requests: list[tuple[list[Message], tuple[ToolSchema, ...]]] = []
+        self.turns: tuple[Turn, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return "scripted"
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
+        self.requests.append((list(messages), tuple(tools)))
+        message = self._script[len(self.turns)]
+        if isinstance(message, Exception):
+            raise message
+        self.turns += (
+            Turn(
+                id=len(self.turns),
+                parent=None,
+                branch_reason=None,
+                prompt_ids=(1,),
+                token_ids=(2,),
+                sampled_logprobs=(-1.0,),
+                versions=((0, 1),),
+                fingerprint="scripted",
+                stop_reason=self._stop_reason,
+                sampling=Sampling(),
+                message=message,
+                num_computed_tokens=2,
+                seconds=0.0,
+            ),
+        )
+        return message

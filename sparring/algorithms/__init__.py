@@ -1,0 +1,1 @@
+"""Advantages and losses: pure functions, each citing its equation."""

@@ -1,0 +1,6 @@
+"""Datasets: files into tasks, tasks into splits."""
+
+from sparring.data.files import read_tasks
+from sparring.data.splits import split_tasks
+
+__all__ = ["read_tasks", "split_tasks"]

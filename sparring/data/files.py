@@ -1,0 +1,171 @@
+"""Dataset files into tasks: parquet, JSON lines, a JSON array, or CSV, one task a row.
+
+The column `prompt`, or else the first, is the prompt: text becomes one user message, a list of messages is taken as it
+is. The column `id` names the task, or else its row number does. Every other column is kept in `Task.fields`, which the
+agent never sees. Rows are counted from 1; in text files the error names the line too where it differs.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sparring.errors import DataError, ServiceError
+from sparring.types import Message, Task
+
+Row: TypeAlias = Mapping[str, Any]
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks of a dataset file, in its order.
+
+    Raises DataError naming file and row when the file is missing, unreadable, empty, or a row cannot be a task;
+    ServiceError when it is parquet and pyarrow is not installed.
+    """
+    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".csv": _csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(
+            f"{path}: {path.suffix or 'no suffix'!r} is not read; give a .parquet, .jsonl, .json or .csv file."
+        )
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {what}; give a dataset file, its path relative to the recipe or absolute.")
+    try:
+        tasks = list(_tasks(path, reader(path)))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}; check the path and its permissions.") from error
+    if not tasks:
+        raise DataError(f"{path} holds no rows, so there is nothing to play; give a file with one task a row.")
+    return tasks
+
+
+def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
+    """`rows` come with the place that an error names."""
+    rows_by_id: dict[str, str] = {}
+    for number, (place, row) in enumerate(rows, start=1):
+        where = f"{path}, {place}"
+        task_id = row.get("id", str(number))
+        if not isinstance(task_id, str) or not task_id:
+            raise DataError(
+                f"{where}: id = {task_id!r} is not a text; give every task a text of its own, or leave `id` out."
+            )
+        first = rows_by_id.setdefault(task_id, place)
+        if first != place:
+            raise DataError(f"{where}: id = {task_id!r} is taken by {first}; give every task an id of its own.")
+        if not row:
+            raise DataError(f"{where}: the row is empty; give it a `prompt`.")
+        column = "prompt" if "prompt" in row else next((name for name in row if name != "id"), "id")
+        fields = {name: value for name, value in row.items() if name not in ("id", column)}
+        yield Task(id=task_id, messages=_messages(row[column], f"{where}, column {column!r}"), fields=fields)
+
+
+def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise DataError(f"{where}: the prompt is blank; write one, or remove the row.")
+        return ({"role": "user", "content": prompt},)
+    if not isinstance(prompt, list) or not prompt:
+        raise DataError(
+            f"{where}: {_short(prompt)} is no prompt; give a text, or a list of messages with at least one."
+        )
+    for index, message in enumerate(prompt, start=1):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise DataError(
+                f"{where}: message {index} is {_short(message)}; give an object with a role of {', '.join(ROLES)}."
+            )
+        has_text = isinstance(message.get("content"), str)
+        if not has_text and not message.get("tool_calls"):
+            raise DataError(f"{where}: message {index} has no text; give it a text as `content`.")
+    # Parquet fills what a message lacks with None; a template must not see those keys.
+    return tuple({key: value for key, value in message.items() if value is not None} for message in prompt)
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
+    # Not splitlines: JSON strings may hold U+2028 and its like, which end no line here.
+    lines = path.read_text("utf-8-sig").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                raise DataError(
+                    f"{path}, {place}: the last line is not whole ({error}), as if writing it was cut off; "
+                    "write the file again, or remove that line."
+                ) from error
+            raise DataError(f"{path}, {place}: not JSON ({error}); give one JSON object a line.") from error
+        yield place, _object(value, path, place)
+
+
+def _json_array(path: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        values = json.loads(path.read_text("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON ({error}); give an array of objects, or name the file .jsonl.") from error
+    if not isinstance(values, list):
+        raise DataError(f"{path} holds {_short(values)}, not an array; give an array of objects, one a task.")
+    for number, value in enumerate(values, start=1):
+        yield f"row {number}", _object(value, path, f"row {number}")
+
+
+def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        try:
+            names = reader.fieldnames or []
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise DataError(
+                    f"{path}: the header names {repeated} more than once; give every column a name of its own."
+                )
+            for number, row in enumerate(reader, start=1):
+                place = f"row {number} (line {reader.line_num})"
+                if None in row or None in row.values():
+                    raise DataError(
+                        f"{path}, {place}: the row does not have the {len(names)} cells of the header; quote cells that hold commas."
+                    )
+                yield place, row
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: {error}; check the quotes of that line.") from error
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        # Only parquet needs pyarrow, an optional dependency.
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ServiceError(
+            f"{path} needs pyarrow, which is not installed; install it with `pip install 'sparring[data]'`, "
+            "or convert the file to .jsonl."
+        ) from error
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (ValueError, OSError) as error:
+        # pyarrow's errors derive from these.
+        raise DataError(f"{path} cannot be read as parquet ({error}); write the file again.") from error
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row
+
+
+def _object(value: Any, path: Path, place: str) -> Row:
+    if not isinstance(value, dict):
+        raise DataError(f"{path}, {place}: {_short(value)} is no JSON object; give one with a `prompt`.")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

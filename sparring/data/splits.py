@@ -1,0 +1,34 @@
+"""Splits that follow from each task's id alone, so that appending tasks moves none from one split to another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from sparring.errors import UsageError
+from sparring.types import Task
+
+
+def split_tasks(tasks: Sequence[Task], fractions: Mapping[str, float], *, seed: int) -> dict[str, list[Task]]:
+    """`train` and one split for each name in `fractions`, which hold about that share of the tasks, in their order.
+
+    Each task is placed by a hash of its id and the seed. Raises UsageError when the fractions leave nothing to train on.
+    """
+    bounds = list(accumulate(fractions.values()))
+    if any(fraction < 0 for fraction in fractions.values()) or (bounds and bounds[-1] >= 1):
+        raise UsageError(
+            f"the fractions {dict(fractions)} leave nothing to train on; make them not negative and less than 1 together."
+        )
+    splits: dict[str, list[Task]] = {"train": [], **{name: [] for name in fractions}}
+    for task in tasks:
+        place = _place(task.id, seed)
+        name = next((name for name, bound in zip(fractions, bounds, strict=True) if place < bound), "train")
+        splits[name].append(task)
+    return splits
+
+
+def _place(task_id: str, seed: int) -> float:
+    """A number in [0, 1) that looks random but follows from id and seed."""
+    digest = hashlib.sha256(f"{seed}/{task_id}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:7]) / 2**56

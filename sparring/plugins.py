@@ -1,0 +1,67 @@
+"""User code by `module:name`, looked up beside the recipe first."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sparring.errors import UsageError
+
+
+def load_object(reference: str, *, beside: Path) -> Any:
+    """What `module:name` refers to; `module` is a file beside the recipe or anything importable.
+
+    Raises UsageError when the reference is malformed, the module is missing or raises, or has no such name.
+    """
+    module_name, separator, name = reference.partition(":")
+    if not separator or not module_name or not name:
+        raise UsageError(f"{reference!r} is not of the form 'module:name'; write, for example, 'environment:MyEnvironment'.")
+    module = _load_module(module_name, beside)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, [other for other in dir(found) if not other.startswith("_")], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; define it there, or correct the reference."
+            raise UsageError(f"{reference!r}: {module.__file__ or module_name} has no {part!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _load_module(name: str, beside: Path) -> ModuleType:
+    file = beside / f"{name.replace('.', '/')}.py"
+    try:
+        return _load_file(name, file) if file.is_file() else importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(f"module {name!r} is neither {file} nor importable; check the name, or install it.") from error
+        raise UsageError(f"module {name!r} needs {error.name!r}, which is not installed; install it and try again.") from error
+    except Exception as error:
+        raise UsageError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}. Mend it and try again.") from error
+
+
+def _load_file(name: str, file: Path) -> ModuleType:
+    """Import a file under a name of its own, so that two recipes may both have an `environment.py`."""
+    path = file.resolve()
+    unique = f"sparring_recipe_{hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()}_{name.replace('.', '_')}"
+    if unique in sys.modules:
+        return sys.modules[unique]
+    spec = importlib.util.spec_from_file_location(unique, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module
+    # Files of a recipe may import each other by their plain names.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[unique]
+        raise
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

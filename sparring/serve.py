@@ -1,0 +1,74 @@
+"""Serve a base or tuned model behind the OpenAI endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from sparring.build import load_policy
+from sparring.chat import create_chat
+from sparring.config import ModelSection, load_config
+from sparring.engines.torch_engine import TorchEngine
+from sparring.gateway import ModelServer
+from sparring.models.policy import Policy, load_pretrained
+from sparring.models.precision import resolve_device, resolve_precision
+from sparring.tracking import RunFolder
+from sparring.training import checkpoints
+from sparring.types import Sampling
+
+
+def load_served(model: str) -> tuple[Policy, str]:
+    """A run folder's newest policy, or a model by name or path, and the name to serve it under."""
+    if RunFolder.is_run(Path(model)):
+        folder = RunFolder(Path(model))
+        config = load_config(folder.recipe, [])
+        policy = load_policy(config, folder.recipe.parent)
+        policy.restore(checkpoints.load_weights(checkpoints.newest(folder.checkpoints), policy).tensors)
+        return policy, folder.path.name
+    base, tokenizer = load_pretrained(model)
+    device = resolve_device("auto")
+    defaults = ModelSection()
+    policy = Policy(
+        base, tokenizer, precision=resolve_precision("auto", device), device=device,
+        max_positions=defaults.max_sequence_length,
+    )  # fmt: skip
+    return policy, model
+
+
+def serve(
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    on_ready: Callable[[str, str], None] | None = None,
+) -> None:
+    """Answer requests until interrupted. `on_ready(base_url, model_name)` is called once the address answers.
+
+    Raises ServiceError when the model cannot be loaded or the address is taken.
+    """
+    torch.set_num_threads(os.cpu_count() or 1)
+    policy, name = load_served(model)
+    asyncio.run(_serve(policy, name, model, host, port, api_key, on_ready))
+
+
+async def _serve(
+    policy: Policy, name: str, model: str, host: str, port: int, api_key: str | None,
+    on_ready: Callable[[str, str], None] | None,
+) -> None:  # fmt: skip
+    engine = TorchEngine(policy, policy.snapshot())
+    server = ModelServer(
+        engine=engine, chat=create_chat(policy.tokenizer, model), model_name=name, sampling=Sampling(max_tokens=512),
+        api_key=api_key, host=host, port=port,
+    )  # fmt: skip
+    try:
+        async with server:
+            if on_ready is not None:
+                on_ready(server.base_url, name)
+            await asyncio.Event().wait()
+    finally:
+        await engine.close()

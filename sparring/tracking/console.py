@@ -1,0 +1,249 @@
+"""What a person sees while a run works: bars with rate and remaining time on a terminal, plain lines elsewhere.
+
+Progress goes to standard error and results to standard output, so that `--json` output stays clean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, final
+
+from rich.console import Console as RichConsole
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Task as Bar
+from rich.table import Table
+from rich.text import Text
+
+from sparring.types import Json, TrajectoryGroup
+
+ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
+
+STEP_NUMBERS = (
+    ("reward", "rollout/reward/mean", "{:.3f}"),
+    ("score", "rollout/score/mean", "{:.3f}"),
+    ("turns", "rollout/turns/mean", "{:.1f}"),
+    ("valid groups", "analysis/batch_valid_ratio", "{:.0%}"),
+    ("loss", "training/loss", "{:.4f}"),
+    ("kl", "training/kl_k3", "{:.2g}"),
+    ("tokens", "training/total_tokens", "{:.0f}"),
+    ("s", "timing_s/step", "{:.1f}"),
+)
+"""What one line a step shows: label, metric, format. A metric that a step does not have is left out."""
+
+
+class IntervalLike(Protocol):
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+
+class EvaluationLike(Protocol):
+    """What `evaluated` shows of an evaluation."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def task_ids(self) -> Sequence[str]: ...
+
+    @property
+    def score(self) -> IntervalLike: ...
+
+    @property
+    def success(self) -> IntervalLike: ...
+
+    @property
+    def rewards(self) -> Sequence[float]: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+
+class _Rate(ProgressColumn):
+    """Steps a second, or seconds a step when they are slow."""
+
+    def render(self, task: Bar) -> Text:
+        if not task.speed or task.total is None:
+            return Text("")
+        text = f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each"
+        return Text(text, style="progress.data.speed")
+
+
+@final
+class Console:
+    """Shows progress, and is a tracker that prints one line a step. `quiet` shows no progress, only tables."""
+
+    def __init__(
+        self, quiet: bool = False, *, progress: RichConsole | None = None, results: RichConsole | None = None
+    ) -> None:
+        self._quiet = quiet
+        self._out = progress or RichConsole(stderr=True, highlight=False)
+        self._results = results or RichConsole(highlight=False)
+        self._bars: Progress | None = None
+        self._training: _Training | None = None
+
+    @contextmanager
+    def phase(self, text: str) -> Iterator[None]:
+        """A spinner while something without a known length happens."""
+        began = time.monotonic()
+        with self._bar(text, None):
+            yield
+        self._print(f"{text}: {time.monotonic() - began:.1f} s")
+
+    @contextmanager
+    def steps(self, title: str, total: int) -> Iterator[ProgressCallback]:
+        """A bar of `total` steps; the callable that it gives advances by one and shows the latest loss, if any."""
+        began, done = time.monotonic(), 0
+        with self._bar(title, total) as bar:
+
+            def progress(metrics: Mapping[str, float]) -> None:
+                nonlocal done
+                done += 1
+                loss = metrics.get("training/loss")
+                latest = "" if loss is None else f"loss {loss:.4f}"
+                self._update(bar, advance=1, latest=latest)
+                if not self._out.is_terminal and done < total and done % max(1, total // 5) == 0:
+                    remaining = (time.monotonic() - began) / done * (total - done)
+                    self._print(f"{title}: {done}/{total} {latest}".rstrip() + f", {remaining:.0f} s to go")
+
+            yield progress
+        self._print(f"{title}: {done} in {time.monotonic() - began:.1f} s")
+
+    @contextmanager
+    def training(self, max_steps: int, *, start: int = 0, episodes: int | None = None) -> Iterator[None]:
+        """A bar of all steps, and below it one of the `episodes` that the next step trains on."""
+        with self._bar("training", max_steps, completed=start) as steps, self._bar("  episodes", episodes) as played:
+            self._training = _Training(steps, played, max_steps, start, episodes)
+            try:
+                yield
+            finally:
+                self._training = None
+
+    def group_played(self, group: TrajectoryGroup) -> None:
+        if self._training is not None:
+            self._training.num_played += len(group.trajectories) + group.num_lost
+            self._update(self._training.episodes_bar, completed=self._training.num_played)
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line for a training step; metrics of anything else (validations) have lines of their own."""
+        if "rollout/reward/mean" not in metrics:
+            return
+        shown = [f"{label} {pattern.format(metrics[name])}" for label, name, pattern in STEP_NUMBERS if name in metrics]
+        if metrics.get("training/steps_without_signal"):
+            shown.append("no group had a signal")
+        of, remaining = "", ""
+        if (training := self._training) is not None:
+            of = f"/{training.max_steps}"
+            # Groups that were played ahead belong to the next step.
+            training.num_played = max(0, training.num_played - (training.num_episodes or 0))
+            self._update(training.steps_bar, completed=step, latest="  ".join(shown[:2]))
+            self._update(training.episodes_bar, completed=training.num_played)
+            if not self._out.is_terminal and step > training.start:
+                each = (time.monotonic() - training.began) / (step - training.start)
+                remaining = f"  ({each * (training.max_steps - step):.0f} s to go)"
+        self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
+
+    def evaluated(self, evaluation: EvaluationLike) -> None:
+        rewards = evaluation.rewards
+        self._print(
+            f"{evaluation.name}: success {interval(evaluation.success)}  score {interval(evaluation.score)}  "
+            f"reward {sum(rewards) / len(rewards):.3f}  ({len(evaluation.task_ids)} tasks, {evaluation.seconds:.1f} s)"
+        )
+
+    def finished(self, run: Path, status: str, step: int) -> None:
+        self._print(f"{status} after step {step}; everything is in {run}")
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A result, on standard output."""
+        table = Table(title=escape(title), title_justify="left")
+        for index, column in enumerate(columns):
+            is_number = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+            table.add_column(escape(column), justify="right" if is_number else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(f"{cell:.3f}" if isinstance(cell, float) else str(cell)) for cell in row))
+        self._results.print(table)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.metrics(step, metrics)
+
+    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
+        """Trajectories are for files; the console shows their numbers only."""
+
+    def log_finding(self, finding: Mapping[str, Json]) -> None:
+        self._print("finding: " + ", ".join(f"{key} {value}" for key, value in finding.items()))
+
+    def log_artifact(self, name: str, content: Json) -> None:
+        """Artifacts are for files."""
+
+    def close(self) -> None:
+        """Bars end with their blocks, so nothing is left open."""
+
+    @contextmanager
+    def _bar(self, title: str, total: int | None, *, completed: int = 0) -> Iterator[TaskID | None]:
+        """One bar of the display that all open bars share. None where no bar is shown."""
+        if self._quiet or not self._out.is_terminal:
+            yield None
+            return
+        if self._bars is None:
+            self._bars = _display(self._out)
+            self._bars.start()
+        bars = self._bars
+        bar = bars.add_task(escape(title), total=total, completed=completed, latest="")
+        try:
+            yield bar
+        finally:
+            bars.remove_task(bar)
+            if not bars.tasks:
+                bars.stop()
+                self._bars = None
+
+    def _update(self, bar: TaskID | None, **changes: Any) -> None:
+        if self._bars is not None and bar is not None:
+            self._bars.update(bar, **changes)
+
+    def _print(self, line: str) -> None:
+        if not self._quiet:
+            self._out.print(line, markup=False, soft_wrap=True)
+
+
+@final
+class _Training:
+    """The bars of a training under way, and what they count."""
+
+    def __init__(
+        self, steps_bar: TaskID | None, episodes_bar: TaskID | None, max_steps: int, start: int, episodes: int | None
+    ) -> None:
+        self.steps_bar, self.episodes_bar = steps_bar, episodes_bar
+        self.max_steps, self.start, self.num_episodes = max_steps, start, episodes
+        self.num_played = 0
+        self.began = time.monotonic()
+
+
+def interval(value: IntervalLike) -> str:
+    """A mean with its interval, as tables and lines show it."""
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _display(console: RichConsole) -> Progress:
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(),
+        TimeRemainingColumn(), TextColumn("{task.fields[latest]}", markup=False), console=console, transient=True,
+    )  # fmt: skip

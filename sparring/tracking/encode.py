@@ -1,0 +1,38 @@
+"""Values as bytes of JSON, whatever an environment put into them: what tracking writes must never fail for its content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+
+def encode(value: Any, *, indent: bool = False) -> bytes:
+    """JSON in UTF-8. NaN and infinities become null; what JSON has no form for becomes its repr."""
+    options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
+    try:
+        return orjson.dumps(value, default=repr, option=options)
+    except TypeError:
+        # Lone surrogates (a tool argument may hold "\ud800") and integers beyond 64 bits.
+        return orjson.dumps(_plain(value), option=options)
+
+
+def encode_line(value: Any) -> bytes:
+    return encode(value) + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_plain(item) for item in value]
+    return repr(value)

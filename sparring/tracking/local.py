@@ -1,0 +1,152 @@
+"""The files of a run that everything offline works from: metrics, trajectories, the environments' own log, findings.
+
+    metrics.jsonl                     {"step", "time", "metrics": {name: number}}
+    trajectories/<split>-<step>.jsonl one episode a line: messages, turns token for token, reward, score, outcome
+    environment/<split>-<step>.jsonl  one tool call a line: {"trajectory_id", "task_id", "index", "transition"}
+    findings.jsonl                    one finding a line
+
+A run that is resumed writes the steps it repeats again: in metrics.jsonl the last line of a step counts, files of a
+step are replaced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from sparring.tracking.encode import encode, encode_line
+from sparring.tracking.worker import Worker
+from sparring.types import Json, Reward, Trajectory, TrajectoryGroup, Turn
+
+_CAPACITY = 64
+"""Entries that may wait for the disk; a step logs about three."""
+
+
+@final
+class LocalTracker:
+    """Writes into a run folder on a thread of its own; `close` waits until everything is on disk."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        for name in ("metrics.jsonl", "findings.jsonl"):
+            _drop_torn_line(path / name)
+        self._worker = Worker("local files", capacity=_CAPACITY)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        entry = {"step": step, "time": self._clock(), "metrics": dict(metrics)}
+        self._worker.submit(lambda: _append(self._path / "metrics.jsonl", encode_line(entry)))
+
+    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        name = f"{split}-{step}.jsonl"
+
+        def write() -> None:
+            _replace(self._path / "trajectories" / name, (trajectory_json(t) for t in trajectories))
+            _replace(self._path / "environment" / name, (entry for t in trajectories for entry in _transitions(t)))
+
+        self._worker.submit(write)
+
+    def log_finding(self, finding: Mapping[str, Json]) -> None:
+        entry = {"time": self._clock(), **finding}
+        self._worker.submit(lambda: _append(self._path / "findings.jsonl", encode_line(entry)))
+
+    def log_artifact(self, name: str, content: Json) -> None:
+        """Raises ValueError for a name that leaves the run folder."""
+        target = artifact_path(self._path, name)
+
+        def write() -> None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(encode(content, indent=True) + b"\n")
+
+        self._worker.submit(write)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def artifact_path(folder: Path, name: str) -> Path:
+    """Where an artifact goes. Raises ValueError for a name that is absolute or leaves the folder."""
+    target = (folder / name).resolve()
+    if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
+        raise ValueError(f"artifact name {name!r} leaves the run folder; give a path relative to it.")
+    return target
+
+
+def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
+    """An episode as stored: what was said, what was sampled, what it earned. The task's fields are part of it."""
+    return {
+        "format": 1,
+        "id": trajectory.id,
+        "task": {
+            "id": trajectory.task.id,
+            "messages": trajectory.task.messages,
+            "fields": trajectory.task.fields,
+            "seed": trajectory.task.seed,
+        },
+        "attempt": trajectory.attempt,
+        "outcome": trajectory.outcome,
+        "error": trajectory.error,
+        "seconds": trajectory.seconds,
+        "messages": trajectory.messages,
+        "turns": [_turn_json(turn) for turn in trajectory.turns],
+        "reward": None if trajectory.reward is None else _reward_json(trajectory.reward),
+        "score": trajectory.score,
+        "metrics": trajectory.metrics,
+    }
+
+
+def _turn_json(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "parent": turn.parent,
+        "branch_reason": turn.branch_reason,
+        "prompt_ids": turn.prompt_ids,
+        "token_ids": turn.token_ids,
+        "sampled_logprobs": turn.sampled_logprobs,
+        "versions": turn.versions,
+        "fingerprint": turn.fingerprint,
+        "stop_reason": turn.stop_reason,
+        "temperature": turn.sampling.temperature,
+        "top_p": turn.sampling.top_p,
+        "seconds": turn.seconds,
+    }
+
+
+def _reward_json(reward: Reward) -> dict[str, Any]:
+    return {
+        "total": reward.total,
+        "per_turn": reward.per_turn,
+        "components": reward.components,
+        "metrics": reward.metrics,
+    }
+
+
+def _transitions(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
+    for index, transition in enumerate(trajectory.transitions):
+        yield {
+            "trajectory_id": trajectory.id, "task_id": trajectory.task.id, "index": index, "transition": transition,
+        }  # fmt: skip
+
+
+def _append(path: Path, line: bytes) -> None:
+    # Opened anew each time: what is written is on its way to the disk, whatever happens to the process.
+    with path.open("ab") as file:
+        file.write(line)
+
+
+def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.writelines(encode_line(entry) for entry in entries)
+
+
+def _drop_torn_line(path: Path) -> None:
+    """A process that was killed may have left half a line, which appending would turn into a wrong one."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])

@@ -1,0 +1,36 @@
+"""The tracker for tests: keeps what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from sparring.types import Json, TrajectoryGroup
+
+
+@final
+class MemoryTracker:
+    """Keeps everything in lists, in the order it came."""
+
+    def __init__(self) -> None:
+        self.metrics: list[tuple[int, dict[str, float]]] = []
+        self.groups: list[tuple[int, str, tuple[TrajectoryGroup, ...]]] = []
+        """(step, split, groups)"""
+        self.findings: list[dict[str, Json]] = []
+        self.artifacts: dict[str, Json] = {}
+        self.is_closed = False
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.metrics.append((step, dict(metrics)))
+
+    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
+        self.groups.append((step, split, tuple(groups)))
+
+    def log_finding(self, finding: Mapping[str, Json]) -> None:
+        self.findings.append(dict(finding))
+
+    def log_artifact(self, name: str, content: Json) -> None:
+        self.artifacts[name] = content
+
+    def close(self) -> None:
+        self.is_closed = True

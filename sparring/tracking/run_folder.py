@@ -1,0 +1,269 @@
+"""The folder of one run: what is needed to load it again, what it was made of, and how it stands.
+
+run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it
+manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code and data
+status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
+stop            exists when somebody asked the run to stop
+checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.jsonl ledger.sqlite
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any, Self, final
+
+from sparring.config import Config, resolved_toml
+from sparring.errors import DataError
+from sparring.types import Json
+
+RECIPE, MANIFEST, STATUS, STOP = "run.toml", "manifest.json", "status.json", "stop"
+_PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
+_UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
+
+
+@final
+class RunFolder:
+    """An existing run. Raises DataError when `path` is none."""
+
+    def __init__(self, path: Path) -> None:
+        if not self.is_run(path):
+            what = "holds no run.toml, so it is no run folder" if path.is_dir() else "does not exist"
+            raise DataError(
+                f"{path} {what}; name a folder that `sparring train` made (`sparring runs list` shows them)."
+            )
+        self.path = path
+
+    @staticmethod
+    def is_run(path: Path) -> bool:
+        return (path / RECIPE).is_file()
+
+    @classmethod
+    def create(cls, config: Config, recipe: Path, *, name: str | None) -> Self:
+        """Make `<runs_dir>/<name>`, self-contained; without a name `<recipe folder>-001` and so on.
+
+        Raises DataError when the named run exists or the folder cannot be made.
+        """
+        runs_dir = Path(config.run.runs_dir)
+        if name is not None and _UNSAFE.search(name):
+            raise DataError(f"run name {name!r} is not the name of a folder; give one without slashes.")
+        try:
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            path = _make(runs_dir, name, recipe)
+            _write_recipe(path, config, recipe)
+        except OSError as error:
+            raise DataError(
+                f"the run cannot be kept in {runs_dir}: {error}; set run.runs_dir to a folder to write in."
+            ) from error
+        _write_json(path / MANIFEST, manifest(config, recipe))
+        folder = cls(path)
+        folder.set_status("created", step=0)
+        return folder
+
+    @property
+    def recipe(self) -> Path:
+        """The run's own recipe; its folder holds the Python files that it names."""
+        return self.path / RECIPE
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def next_evaluation_path(self) -> Path:
+        """Where the next evaluation on held-out tasks goes: evaluations/held_out-001.json and so on."""
+        folder = self.path / "evaluations"
+        folder.mkdir(exist_ok=True)
+        return folder / f"held_out-{_next_number(folder, 'held_out', '.json'):03}.json"
+
+    def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
+        """Say how the run stands; without `step` the last one stays. A run that starts forgets an earlier stop request."""
+        before = self.status()
+        if status == "running" and before.get("status") != "running":
+            (self.path / STOP).unlink(missing_ok=True)
+        _write_json(
+            self.path / STATUS,
+            {
+                "status": status,
+                "step": before.get("step", 0) if step is None else step,
+                "reason": reason,
+                "time": time.time(),
+                "process": {"pid": os.getpid(), "host": platform.node(), "started": _started(os.getpid())},
+            },
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What `set_status` wrote last, empty when nothing; a running one whose process is gone reads `interrupted`."""
+        try:
+            status: dict[str, Any] = json.loads((self.path / STATUS).read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise DataError(
+                f"{self.path / STATUS} is not JSON ({error}); delete it, the run itself is not in it."
+            ) from error
+        if status.get("status") == "running" and self._process_of(status) is None:
+            status["status"] = "interrupted"
+        return status
+
+    def request_stop(self) -> bool:
+        """Ask the run to stop with a checkpoint; True when its process was there to be told."""
+        (self.path / STOP).touch()
+        pid = self._process_of(self.status())
+        if pid is None:
+            return False
+        os.kill(pid, signal.SIGTERM)
+        return True
+
+    def stop_requested(self) -> bool:
+        return (self.path / STOP).exists()
+
+    @staticmethod
+    def _process_of(status: dict[str, Any]) -> int | None:
+        """The pid of the process that last wrote the status, if it runs on this machine and is still the same one."""
+        process = status.get("process", {})
+        pid = process.get("pid")
+        if pid is None or process.get("host") != platform.node() or _started(pid) != process.get("started"):
+            return None
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return pid
+
+
+def list_runs(runs_dir: Path) -> list[RunFolder]:
+    """The runs in a folder, oldest first; none when the folder does not exist."""
+    if not runs_dir.is_dir():
+        return []
+    runs = [path for path in runs_dir.iterdir() if RunFolder.is_run(path)]
+    return [RunFolder(path) for path in sorted(runs, key=lambda path: ((path / RECIPE).stat().st_mtime_ns, path.name))]
+
+
+def manifest(config: Config, recipe: Path) -> dict[str, Json]:
+    """What a run is made of. Reads versions from package metadata, so that nothing is imported for it."""
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    data_files = [recipe.parent / file for keys in _files(config).values() for file in keys.values()]
+    files = [recipe, *_code_files(config, recipe), *data_files]
+    return {
+        "format": 1,
+        "created": time.time(),
+        "versions": versions,
+        "hardware": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        },
+        "seed": config.run.seed,
+        "config": config.model_dump(mode="json"),
+        "recipe": str(recipe.resolve()),
+        "sha256": {str(path.resolve()): _sha256(path) for path in files if path.is_file()},
+    }
+
+
+def _make(runs_dir: Path, name: str | None, recipe: Path) -> Path:
+    if name is not None:
+        try:
+            (runs_dir / name).mkdir()
+        except FileExistsError:
+            raise DataError(
+                f"{runs_dir / name} exists; a run is never overwritten. Give another name, or continue it with "
+                f"`sparring train --resume {runs_dir / name}`."
+            ) from None
+        return runs_dir / name
+    stem = recipe.resolve().parent.name or "run"
+    while True:
+        path = runs_dir / f"{stem}-{_next_number(runs_dir, stem):03}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            # Another process was faster; its folder is counted in the next round.
+            continue
+        return path
+
+
+def _next_number(folder: Path, stem: str, suffix: str = "") -> int:
+    pattern = re.compile(rf"{re.escape(stem)}-(\d+){re.escape(suffix)}")
+    numbers = [int(match[1]) for path in folder.iterdir() if (match := pattern.fullmatch(path.name))]
+    return max(numbers, default=0) + 1
+
+
+def _write_recipe(path: Path, config: Config, recipe: Path) -> None:
+    """The resolved recipe and its code; files that it names by a relative path are named by an absolute one."""
+    updates: dict[str, Any] = {"run": config.run.model_copy(update={"name": path.name})}
+    for name, keys in _files(config).items():
+        absolute = {key: str((recipe.parent / file).resolve()) for key, file in keys.items()}
+        updates[name] = getattr(config, name).model_copy(update=absolute)
+    if Path(config.model.name).is_dir():
+        updates["model"] = config.model.model_copy(update={"name": str(Path(config.model.name).resolve())})
+    (path / RECIPE).write_text(resolved_toml(config.model_copy(update=updates)), "utf-8")
+    for source in _code_files(config, recipe):
+        target = path / source.relative_to(recipe.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+
+def _files(config: Config) -> dict[str, dict[str, str]]:
+    """The recipe's fields that name a file, by section and key."""
+    named = {"data": {key: getattr(config.data, key) for key in ("train", "validation", "held_out")}}
+    if config.warm_start is not None and config.warm_start.demonstrations != "expert":
+        named["warm_start"] = {"demonstrations": config.warm_start.demonstrations}
+    return {
+        section: {key: source for key, source in keys.items() if source is not None and ":" not in source}
+        for section, keys in named.items()
+    }
+
+
+def _code_files(config: Config, recipe: Path) -> list[Path]:
+    """Python files beside the recipe, and those in folders below it that the recipe names as `folder.module:name`."""
+    sources = [config.environment.target, config.reward.reward, config.reward.scorer, config.model.name]
+    sources += [config.data.train, config.data.validation, config.data.held_out]
+    sources += [config.warm_start.demonstrations] if config.warm_start else []
+    modules = {source.partition(":")[0].replace(".", "/") for source in sources if source and ":" in source}
+    named = [file for module in modules if (file := recipe.parent / f"{module}.py").is_file()]
+    return sorted({*recipe.parent.glob("*.py"), *named})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in clock ticks, where the system says so (Linux): tells a reused pid apart."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except OSError:
+        return None
+    # Field 22; the second field is a name in brackets that may hold anything.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _write_json(path: Path, content: Json) -> None:
+    """Replace a file so that readers see the old or the new content, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    temporary.replace(path)

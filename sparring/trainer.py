@@ -1,0 +1,355 @@
+"""MultiTurnRLTrainer: a recipe in, a trained policy and a run folder out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, final
+
+from sparring import background, loop
+from sparring.build import Parts, advantages_of, build, build_scheduler, demonstrations
+from sparring.config import Config, load_config
+from sparring.errors import DataError, GateError, UsageError
+from sparring.evaluation.evaluation import Evaluation, evaluate
+from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.ledger.states import FINAL_STATES
+from sparring.protocols import Tracker
+from sparring.tracking import Console, RunFolder, open_trackers
+from sparring.training import checkpoints
+from sparring.types import Sampling, Task, TrajectoryGroup, Weights
+from sparring.warm_start import warm_start
+
+WARM_START = "warm_start"
+"""Name of the checkpoint that RL starts from, beside the numbered ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a finished `train()` hands back."""
+
+    run: Path
+    step: int
+    status: str
+    validations: Mapping[int, Evaluation]
+    train_seconds: float
+    """Wall time of the RL steps, validation included."""
+
+
+@final
+class MultiTurnRLTrainer:
+    """Trains the policy of a recipe by multi-turn RL.
+
+        trainer = MultiTurnRLTrainer("recipes/quickstart/recipe.toml", overrides=["schedule.max_steps=20"])
+        result = trainer.train()
+        MultiTurnRLEvaluator(model=trainer).evaluate()
+
+    `model_weights` continues from the weights of another run (a run folder or checkpoint) with a fresh optimizer.
+    """
+
+    def __init__(
+        self,
+        recipe: str | Path,
+        *,
+        overrides: Sequence[str] = (),
+        name: str | None = None,
+        model_weights: str | Path | None = None,
+        quiet: bool = False,
+    ) -> None:
+        """Raises ConfigError with every problem of the recipe at once."""
+        self.recipe = Path(recipe)
+        self.config: Config = load_config(self.recipe, list(overrides))
+        self.folder: RunFolder | None = None
+        self._name = name or self.config.run.name
+        self._model_weights = model_weights
+        self._console = Console(quiet=quiet)
+        self._parts: Parts | None = None
+        self._future: Future[TrainResult] | None = None
+        self._stop: asyncio.Event | None = None
+        self._stop_requested = threading.Event()
+
+    @classmethod
+    def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
+        """The trainer of an existing run, to resume, evaluate or read it. Raises DataError for a folder that is none."""
+        folder = RunFolder(Path(run))
+        trainer = cls(folder.recipe, overrides=overrides)
+        trainer.folder = folder
+        return trainer
+
+    def train(self, *, wait: bool = True, dry_run: bool = False, resume: bool = False) -> TrainResult | None:
+        """Train to the end, or return at once with `wait=False` (see `wait`). `dry_run` only checks what can be
+        checked without playing: recipe, environment, data, model. `resume` continues an attached run's last checkpoint.
+        """
+        if self._future is not None and not self._future.done():
+            raise UsageError("this trainer is training already; wait for it, or make another trainer.")
+        if dry_run:
+            with Ledger() as ledger:
+                build(self.config, self.recipe.parent, ledger)
+            return None
+        self._stop_requested.clear()
+        self._future = background.submit(self._train(resume))
+        return self.wait() if wait else None
+
+    def wait(self, timeout: float | None = None) -> TrainResult:
+        """Wait for `train`. The first Ctrl-C asks the run to stop with a checkpoint, the second cancels it.
+
+        Raises TimeoutError after `timeout` seconds; the run goes on then.
+        """
+        if self._future is None:
+            raise UsageError("nothing to wait for: call train() first.")
+        with _interrupts(self.stop):
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while True:
+                # Short waits, since a signal handler only runs between them.
+                with suppress(TimeoutError):
+                    return self._future.result(timeout=0.2)
+                if self._future.done():
+                    return self._future.result()
+                if deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"the run is still training after {timeout} s; it goes on.")
+
+    def stop(self) -> None:
+        """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
+        self._stop_requested.set()
+        stop = self._stop
+        if stop is not None:
+            background.call_soon(stop.set)
+
+    def evaluate_weights(self, weights: Weights, name: str) -> Evaluation:
+        """Play the held-out tasks with some weights of this run's model, at the recipe's evaluation settings; blocks."""
+        return background.submit(self._evaluate_weights(weights, name)).result()
+
+    @property
+    def parts(self) -> Parts:
+        """The built objects; builds them on first use. Raises what `build` raises."""
+        if self._parts is None:
+            self._parts = background.submit(self._build()).result()
+        return self._parts
+
+    async def _build(self) -> Parts:
+        if self.folder is None:
+            self.folder = RunFolder.create(self.config, self.recipe, name=self._name)
+        ledger = Ledger(self.folder.path / "ledger.sqlite")
+        try:
+            return await asyncio.to_thread(build, self.config, self.recipe.parent, ledger)
+        except BaseException:
+            ledger.close()
+            raise
+
+    async def _train(self, resume: bool) -> TrainResult:
+        self._stop = asyncio.Event()
+        if self._stop_requested.is_set():
+            self._stop.set()
+        if self._parts is None:
+            with self._console.phase("loading the model"):
+                self._parts = await self._build()
+        parts, folder = self._parts, self.folder
+        assert folder is not None
+        folder.set_status("running")
+        try:
+            result = await self._train_parts(parts, folder, resume)
+        except asyncio.CancelledError:
+            folder.set_status("stopped")
+            raise
+        except BaseException as error:
+            folder.set_status("failed", reason=str(error))
+            raise
+        folder.set_status(result.status, step=result.step)
+        self._console.finished(result.run, result.status, result.step)
+        return result
+
+    async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool) -> TrainResult:
+        config, stop = self.config, self._stop
+        assert stop is not None
+        step, position, incarnation = 0, 0, 0
+        if resume:
+            step, position, incarnation = self._restore(parts, folder)
+        elif self._model_weights is not None:
+            source = Path(self._model_weights)
+            source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
+            parts.learner.load_weights(checkpoints.load_weights(checkpoints.newest(source), parts.policy))
+        elif config.warm_start is not None:
+            await self._warm_start(parts, folder)
+        await parts.engine.load_weights(parts.learner.export_weights(), version=step)
+
+        validations: dict[int, Evaluation] = {}
+        tracker = open_trackers(config, folder, self._console)
+        began = time.monotonic()
+        position_now = position
+
+        async def validate(at: int) -> None:
+            every = config.schedule.val_every
+            is_due = at == step or at == config.schedule.max_steps or (every > 0 and at % every == 0)
+            if not parts.tasks.validation or at in validations or not is_due:
+                return
+            validations[at] = await self._validate(parts, at, tracker)
+            if at == 0 and config.schedule.max_steps > 0:
+                self._check_baseline(validations[at])
+
+        async def save(at: int, next_position: int) -> None:
+            nonlocal position_now
+            position_now = next_position
+            every = config.schedule.save_every
+            if every and at % every == 0:
+                self._save(parts, folder, at, next_position, incarnation)
+            folder.set_status("running", step=at)
+
+        run = loop.Run(
+            engine=parts.engine,
+            learner=parts.learner,
+            scheduler=build_scheduler(
+                parts, start_position=position, version=step, label=f"r{incarnation}-" if incarnation else "",
+                on_group=self._console.group_played,
+            ),
+            tracker=tracker,
+            advantages=advantages_of(config),
+            loss_fn=config.algorithm.loss_fn,
+            loss_config=config.loss_config(),
+            loss_reduction=config.algorithm.loss_reduction,
+            learning_rate=config.optimizer.learning_rate,
+            start_step=step,
+            max_steps=config.schedule.max_steps,
+            max_seconds=config.schedule.max_seconds,
+            validate=validate,
+            save=save,
+            stop=stop,
+        )  # fmt: skip
+        try:
+            with self._console.training(config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size):
+                last = await loop.train(run)
+            self._save(parts, folder, last, position_now, incarnation)
+            train_seconds = time.monotonic() - began
+            if parts.tasks.validation and last not in validations and not stop.is_set():
+                validations[last] = await self._validate(parts, last, tracker)
+        finally:
+            tracker.close()
+        return TrainResult(
+            run=folder.path,
+            step=last,
+            status="stopped" if stop.is_set() else "completed",
+            validations=validations,
+            train_seconds=train_seconds,
+        )
+
+    async def _warm_start(self, parts: Parts, folder: RunFolder) -> None:
+        section = self.config.warm_start
+        assert section is not None
+        conversations = await asyncio.to_thread(demonstrations, parts, section.num_demonstrations, section.demonstrations)
+        with self._console.steps("warm start", section.steps) as progress:
+            await warm_start(
+                parts.learner, conversations, steps=section.steps, batch_size=section.batch_size,
+                learning_rate=section.learning_rate, seed=self.config.run.seed,
+                on_step=lambda _, metrics: progress(metrics),
+            )  # fmt: skip
+        parts.learner.reset_optimizer()
+        checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0, "position": 0})
+
+    async def _validate(self, parts: Parts, step: int, tracker: Tracker) -> Evaluation:
+        section = self.config.evaluation
+        evaluation, groups = await self._play_split(
+            parts, parts.tasks.validation[: section.val_num_tasks], name=f"step {step}", split="validation", prefix="val",
+            group_size=section.val_group_size, temperature=section.val_temperature,
+        )  # fmt: skip
+        tracker.log_metrics(step, {**evaluation.metrics, "timing_s/eval": evaluation.seconds})
+        tracker.log_groups(step, groups, split="validation")
+        tracker.log_artifact(f"evaluations/validation-{step}.json", evaluation.as_json())
+        return evaluation
+
+    async def _evaluate_weights(self, weights: Weights, name: str) -> Evaluation:
+        section = self.config.evaluation
+        parts = self._parts or await self._build()
+        self._parts = parts
+        await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
+        evaluation, _ = await self._play_split(
+            parts, parts.tasks.held_out[: section.eval_num_tasks], name=name, split="held_out", prefix="eval",
+            group_size=section.eval_group_size, temperature=section.eval_temperature,
+        )  # fmt: skip
+        return evaluation
+
+    async def _play_split(
+        self, parts: Parts, tasks: Sequence[Task], *, name: str, split: str, prefix: str, group_size: int, temperature: float
+    ) -> tuple[Evaluation, list[TrajectoryGroup]]:
+        config = self.config
+        if not tasks:
+            raise DataError(f"the {split} split is empty, so there is nothing to evaluate; set data.{split}.")
+        with self._console.steps(f"{split}: {name}", len(tasks)) as progress:
+            played = await evaluate(
+                parts.collector,
+                tasks,
+                name=name,
+                split=split,
+                # Evaluations repeat tasks; the ledger wants every rollout under a name of its own.
+                label=f"{name}@{time.time_ns()}".replace(" ", "-"),
+                group_size=group_size,
+                sampling=Sampling(temperature=temperature, max_tokens=config.sampling.sampling_max_tokens),
+                success_threshold=config.evaluation.success_threshold,
+                pass_k_values=config.evaluation.pass_k_values,
+                in_waves=parts.is_deterministic,
+                version=parts.engine.policy_version,
+                fingerprint=parts.engine.fingerprint,
+                has_scorer=parts.has_scorer,
+                seconds=time.monotonic,
+                prefix=prefix,
+                on_group=lambda _: progress({}),
+            )
+        self._console.evaluated(played[0])
+        return played
+
+    def _check_baseline(self, evaluation: Evaluation) -> None:
+        """Raises GateError when not one baseline episode succeeded: RL amplifies what happens, it does not create it."""
+        if sum(evaluation.successes) or self.config.evaluation.allow_zero_baseline:
+            return
+        raise GateError(
+            f"none of {sum(evaluation.samples)} validation episodes succeeded before training (score "
+            f"{evaluation.score.mean:.3f}, reward {evaluation.metrics['val/reward/mean']:.3f}). RL amplifies what the policy "
+            "sometimes does right; it cannot create it. Make the task easier, add a [warm_start] on demonstrations, or "
+            "train all the same with evaluation.allow_zero_baseline=true."
+        )
+
+    def _save(self, parts: Parts, folder: RunFolder, step: int, position: int, incarnation: int) -> None:
+        if (folder.checkpoints / checkpoints.name_of(step)).exists():
+            return
+        checkpoints.save(
+            folder.checkpoints, step, parts.learner, {"step": step, "position": position, "incarnation": incarnation},
+            keep=self.config.schedule.keep_checkpoints,
+        )  # fmt: skip
+
+    def _restore(self, parts: Parts, folder: RunFolder) -> tuple[int, int, int]:
+        """Load the newest good checkpoint: its step, data position, and the number of this incarnation."""
+        state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
+        for rollout in parts.ledger.rollouts():
+            if rollout.state not in FINAL_STATES:
+                parts.ledger.advance_nowait(
+                    rollout.id, RolloutState.DISCARDED, reason=DiscardReason.REWOUND, detail="the run was resumed"
+                )
+        return int(state["step"]), int(state["position"]), int(state.get("incarnation", 0)) + 1
+
+
+@contextmanager
+def _interrupts(stop: Callable[[], None]) -> Iterator[None]:
+    """Turn the first Ctrl-C or SIGTERM into `stop()`; the second is handled as before. Only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def first(*_: object) -> None:
+        restore()
+        stop()
+
+    for number in previous:
+        signal.signal(number, first)
+    try:
+        yield
+    finally:
+        restore()

@@ -1,0 +1,1 @@
+"""From trajectories to optimizer steps: sequences, packing, the learner, checkpoints."""

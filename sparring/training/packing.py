@@ -1,0 +1,53 @@
+"""Cut a forest into microbatches by their number of distinct tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparring.types import TrainingBatch, TrainingSequence
+
+
+def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
+    """Microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
+
+    Sequences stay in order, so that those of a group, which share their prompt, fall together. Every trained token is in
+    exactly one microbatch; prompts that two microbatches need are computed in both. A sequence that alone exceeds the
+    budget gets a microbatch of its own.
+    """
+    microbatches: list[TrainingBatch] = []
+    owned: set[int] = set()
+    """Segments that a microbatch trains already: a later one may need them only as context."""
+    chosen: list[TrainingSequence] = []
+    needed: set[int] = set()
+    size = 0
+    for sequence in batch.sequences:
+        new = [index for index in sequence.segments if index not in needed]
+        cost = sum(len(batch.segments[index].token_ids) for index in new)
+        if chosen and size + cost > max_tokens:
+            microbatches.append(_microbatch(batch, chosen, needed, owned))
+            chosen, needed, size = [], set(), 0
+            new = list(sequence.segments)
+            cost = sum(len(batch.segments[index].token_ids) for index in new)
+        chosen.append(sequence)
+        needed.update(new)
+        size += cost
+    if chosen:
+        microbatches.append(_microbatch(batch, chosen, needed, owned))
+    return microbatches
+
+
+def _microbatch(batch: TrainingBatch, sequences: list[TrainingSequence], needed: set[int], owned: set[int]) -> TrainingBatch:
+    order = sorted(needed)
+    index_of = {old: new for new, old in enumerate(order)}
+    segments = []
+    for old in order:
+        segment = batch.segments[old]
+        if old in owned:
+            silent = (False,) * len(segment.token_ids)
+            segment = replace(segment, mask=silent)
+        owned.add(old)
+        segments.append(replace(segment, parent=None if segment.parent is None else index_of[segment.parent]))
+    renumbered = [
+        TrainingSequence(segments=tuple(index_of[old] for old in s.segments), trajectory_id=s.trajectory_id) for s in sequences
+    ]
+    return TrainingBatch(segments=tuple(segments), sequences=tuple(renumbered))

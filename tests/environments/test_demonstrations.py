@@ -1,0 +1,41 @@
+"""Demonstrations hold what the tools really said."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
+from sparring.errors import DataError
+from sparring.types import Message, Task
+
+TASK = Task(id="t1", messages=({"role": "user", "content": "where is b?"},))
+
+
+class Links(Environment):
+    @tool
+    def get(self, key: str) -> str:
+        """Link."""
+        return key.upper()
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        return [tool_call("get", key="b"), answer("B")]
+
+
+def test_a_demonstration_is_the_conversation_with_real_tool_results() -> None:
+    messages = record_demonstration(Links, TASK)
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert messages[2] == {"role": "tool", "tool_call_id": "call_0_0", "content": "B"}
+    assert messages[1]["tool_calls"][0]["id"] == "call_0_0"
+
+
+def test_another_script_may_be_played_also_inside_an_event_loop() -> None:
+    async def main() -> list[Message]:
+        return record_demonstration(Links, TASK, [answer("lazy")])
+
+    assert asyncio.run(main())[-1] == {"role": "assistant", "content": "lazy"}
+
+
+def test_a_scripted_call_that_fails_is_refused() -> None:
+    with pytest.raises(DataError, match="Task t1: the demonstration calls get wrongly"):
+        record_demonstration(Links, TASK, [tool_call("get", name="b")])
