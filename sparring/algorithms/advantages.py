@@ -10,25 +10,25 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
 EPSILON = 1e-6
-"""Keeps the division defined when all rewards of a group are (nearly) equal."""
+"""Keeps the division defined when the rewards of a group are nearly equal."""
 
 
-def group_based(rewards: Sequence[float], *, normalize: bool = True) -> list[float]:
-    """GRPO: (R - mean) / (std + 1e-6) with the unbiased standard deviation (arXiv:2402.03300, section 4.1.2).
+def group_based(rewards: Sequence[float], *, normalize: bool = True, eps: float = EPSILON) -> list[float]:
+    """GRPO: (R - mean) / (std + eps) with the unbiased standard deviation (arXiv:2402.03300, section 4.1.2).
 
     Without `normalize` it is R - mean (Dr. GRPO, arXiv:2503.20783). Equal rewards, and groups of one, give zeros.
     """
-    mean = fmean(rewards)
     if len(rewards) < 2 or max(rewards) == min(rewards):
         return [0.0] * len(rewards)
-    scale = 1.0 / (stdev(rewards) + EPSILON) if normalize else 1.0
+    mean = fmean(rewards)
+    scale = 1.0 / (stdev(rewards) + eps) if normalize else 1.0
     return [(reward - mean) * scale for reward in rewards]
 
 
 def rloo(rewards: Sequence[float]) -> list[float]:
     """Leave-one-out: R_i minus the mean of the others, n / (n - 1) * (R_i - mean) (arXiv:2402.14740, equation 8).
 
-    A group of one has no others: its advantage is 0.
+    Equal rewards give zeros, and so does a group of one, which has no others.
     """
     count, total = len(rewards), sum(rewards)
     if count < 2 or max(rewards) == min(rewards):

@@ -135,11 +135,12 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
                 place = f"row {number} (line {reader.line_num})"
                 if None in row or None in row.values():
                     raise DataError(
-                        f"{path}, {place}: the row does not have the {len(names)} cells of the header; quote cells that hold commas."
+                        f"{path}, {place}: the row does not have the {len(names)} cells of the header; "
+                        "quote cells that hold commas."
                     )
                 yield place, row
         except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}; check the quotes of that line.") from error
+            raise DataError(f"{path}, line {reader.line_num + 1}: {error}; check the quotes from there on.") from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:

@@ -13,12 +13,13 @@ from sparring.types import Task
 def split_tasks(tasks: Sequence[Task], fractions: Mapping[str, float], *, seed: int) -> dict[str, list[Task]]:
     """`train` and one split for each name in `fractions`, which hold about that share of the tasks, in their order.
 
-    Each task is placed by a hash of its id and the seed. Raises UsageError when the fractions leave nothing to train on.
+    Each task is placed by a hash of its id and the seed. Raises UsageError when the fractions leave none
+    to train on.
     """
     bounds = list(accumulate(fractions.values()))
     if any(fraction < 0 for fraction in fractions.values()) or (bounds and bounds[-1] >= 1):
         raise UsageError(
-            f"the fractions {dict(fractions)} leave nothing to train on; make them not negative and less than 1 together."
+            f"the fractions {dict(fractions)} leave nothing to train on; make them at least 0 and less than 1 together."
         )
     splits: dict[str, list[Task]] = {"train": [], **{name: [] for name in fractions}}
     for task in tasks:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
 
 from sparring.models.policy import Policy
 
 
 def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
-    """adapter_config.json and adapter_model.safetensors as `PeftModel.from_pretrained` reads them, and the tokenizer."""
+    """adapter_config.json and adapter_model.safetensors as plain `PeftModel.from_pretrained` reads, and the tokenizer."""
     module = policy.module
     assert isinstance(module, PeftModel)
     module.peft_config["default"].base_model_name_or_path = base_model
@@ -20,9 +23,19 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
 
 
 def save_merged(policy: Policy, directory: Path) -> None:
-    """A whole model as `AutoModelForCausalLM.from_pretrained` reads it, and the tokenizer. The policy is not changed."""
+    """A model as `AutoModelForCausalLM.from_pretrained` reads it, and the tokenizer. The policy is not changed."""
     module = policy.module
     if isinstance(module, PeftModel):
-        module = copy.deepcopy(module).merge_and_unload()
+        module = copy.deepcopy(module)
+        _untie_adapted_head(module.get_base_model())
+        module = module.merge_and_unload()
     module.save_pretrained(str(directory), safe_serialization=True)
     policy.tokenizer.save_pretrained(str(directory))
+
+
+def _untie_adapted_head(model: Any) -> None:
+    """An adapter of the output matrix must not be merged into the embedding that shares its weights."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if isinstance(head, BaseTunerLayer) and head.weight is embedding.weight:
+        head.get_base_layer().weight = nn.Parameter(embedding.weight.detach().clone())
+        model.config.tie_word_embeddings = False

@@ -84,15 +84,20 @@ def forest_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability [M] of each predicted token at its temperature, differentiable, and the entropy [M], not."""
 
+    sizes = [place.stop - place.start for place, _ in forest.segments]
+    index_at = {place.start: index for index, (place, _) in enumerate(forest.segments)}
+    paths = [[index_at[other.start] for other in ancestors] + [i] for i, (_, ancestors) in enumerate(forest.segments)]
+
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # One split for all segments: its backward pass is one concatenation, where slices would each fill a whole tensor.
+        queries, keys, values = q.split(sizes), k.split(sizes), v.split(sizes)
         outputs = []
-        for place, ancestors in forest.segments:
-            if ancestors:
-                keys = torch.cat([k[other] for other in (*ancestors, place)])
-                values = torch.cat([v[other] for other in (*ancestors, place)])
+        for index, path in enumerate(paths):
+            if len(path) > 1:
+                seen_k, seen_v = torch.cat([keys[other] for other in path]), torch.cat([values[other] for other in path])
             else:
-                keys, values = k[place], v[place]
-            outputs.append(attend_causally(weights.shape, q[place], keys, values))
+                seen_k, seen_v = keys[index], values[index]
+            outputs.append(attend_causally(weights.shape, queries[index], seen_k, seen_v))
         return torch.cat(outputs)
 
     hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, linear)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -185,9 +186,14 @@ def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor) -> Tenso
     num_new, num_all = q.shape[0], k.shape[0]
     repeat, head_dim = shape.num_heads // shape.num_kv_heads, shape.head_dim
     rows = q.view(num_new, shape.num_kv_heads, repeat, head_dim).permute(1, 2, 0, 3).reshape(1, -1, repeat * num_new, head_dim)
-    mask = None
-    if num_new > 1:
-        mask = torch.ones(num_new, num_all, dtype=torch.bool, device=q.device).tril(num_all - num_new).repeat(repeat, 1)
+    mask = causal_mask(num_new, num_all, repeat, q.device) if num_new > 1 else None
     out = F.scaled_dot_product_attention(rows, k.transpose(0, 1)[None], v.transpose(0, 1)[None], attn_mask=mask)
     out = out.view(shape.num_kv_heads, repeat, num_new, head_dim).permute(2, 0, 1, 3)
     return out.reshape(num_new, shape.num_heads * head_dim)
+
+
+@lru_cache(maxsize=1024)
+def causal_mask(num_new: int, num_all: int, repeat: int, device: torch.device) -> Tensor:
+    """Which of S keys each of T queries sees, the queries being the last T tokens, stacked `repeat` times: [repeat*T, S]."""
+    with torch.inference_mode(False):
+        return torch.ones(num_new, num_all, dtype=torch.bool, device=device).tril(num_all - num_new).repeat(repeat, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -38,7 +39,9 @@ def load_pretrained(name: str) -> tuple[Any, Any]:
             "of the Hugging Face hub. Check the spelling, or give the path of a folder saved with save_pretrained."
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(Path(path).expanduser() if "/" in path else path, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(
+            Path(path).expanduser() if "/" in path else path, dtype=torch.float32
+        )
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
@@ -90,11 +93,24 @@ class Policy:
                 except ValueError as error:
                     linears = sorted({n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
                     raise ConfigError(
-                        [ConfigProblem("model.lora_targets", f"{list(lora_targets)} matches no layer; this model has {linears}")]
+                        [
+                            ConfigProblem(
+                                "model.lora_targets", f"{list(lora_targets)} matches no layer; this model has {linears}"
+                            )
+                        ]
                     ) from error
         self.trained: dict[str, nn.Parameter] = {
             name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad
         }
+        strange = [name for name in self.trained if self.is_lean and not name.endswith(_known_endings(lora_rank))]
+        if strange:
+            raise ConfigError(
+                [
+                    ConfigProblem(
+                        "model.lora_targets", f"adapts {strange[0]}, but only linear layers can be; leave it out"
+                    )
+                ]
+            )
         self._frozen: dict[str, Tensor] = {}
         self._materialized: WeakValueDictionary[str, LlamaWeights] = WeakValueDictionary()
 
@@ -108,7 +124,7 @@ class Policy:
         return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
     def misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """Why `tensors` cannot be this policy's trained ones: missing, unknown, or of another shape. None if they can."""
+        """Why `tensors` cannot be the trained ones: missing, unknown, or of another shape. None if they can."""
         problems = [f"missing {name}" for name in self.trained if name not in tensors]
         problems += [f"unknown {name}" for name in tensors if name not in self.trained]
         problems += [
@@ -146,14 +162,21 @@ class Policy:
         if config is None:
             return self._fuse(lambda _, tensor: tensor.to(self.dtype)), None
         scale = config.lora_alpha / config.r
+        first_layer = self.base.model.layers[0]
+        heights = {
+            name: tuple(first_layer.get_submodule(part).weight.shape[0] for part in parts)
+            for name, parts in PARTS.items()
+        }
 
         def linear(index: int, name: str, inputs: Tensor) -> Tensor:
             factors = [
-                factor for part in PARTS[name] for factor in _factors(self.trained, f"model.layers.{index}.{part}.weight")
+                factor
+                for part in PARTS[name]
+                for factor in _factors(self.trained, f"model.layers.{index}.{part}.weight")
             ]
-            return AdaptedLinear.apply(inputs, merged.layers[index].linears[name], scale, *factors)
+            return AdaptedLinear.apply(inputs, merged.layers[index].linears[name], heights[name], scale, *factors)
 
-        return merged, linear
+        return self._with_adapted_head(merged, self.trained), linear
 
     @torch.no_grad()
     def _merge(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
@@ -170,7 +193,16 @@ class Policy:
                 return self._frozen[name]
             return torch.addmm(tensor.detach(), b, a, alpha=scale).to(self.dtype)
 
-        return self._fuse(read)
+        return self._with_adapted_head(self._fuse(read), tensors)
+
+    def _with_adapted_head(self, merged: LlamaWeights, tensors: Mapping[str, Tensor]) -> LlamaWeights:
+        """An adapted output matrix is its own even where the base ties it to the embedding."""
+        a, b = _factors(tensors, "lm_head.weight")
+        if a is None or b is None or self.lora_config is None:
+            return merged
+        scale = self.lora_config.lora_alpha / self.lora_config.r
+        head = torch.addmm(self.base.lm_head.weight.detach(), b, a, alpha=scale).to(self.dtype)
+        return replace(merged, lm_head=head)
 
     def _fuse(self, read: Callable[[str, Tensor], Tensor]) -> LlamaWeights:
         return fuse(self.base, max_positions=self.max_positions, read=read)
@@ -180,6 +212,10 @@ def _factors(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor | None, T
     """The adapter's A [r, in] and B [out, r] for a base weight, or None twice when it is not adapted."""
     prefix = f"base_model.model.{name.removesuffix('.weight')}"
     return tensors.get(f"{prefix}.lora_A.default.weight"), tensors.get(f"{prefix}.lora_B.default.weight")
+
+
+def _known_endings(lora_rank: int | None) -> tuple[str, ...]:
+    return ("",) if lora_rank is None else ("lora_A.default.weight", "lora_B.default.weight")
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
@@ -200,28 +236,23 @@ class AdaptedLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, merged: Tensor, scale: float, *factors: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, merged: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
+    ) -> Tensor:
+        """`heights` are the rows of each part that `merged` stacks; `factors` are A and B of each, None if bare."""
         ctx.save_for_backward(x, merged, *factors)
-        ctx.scale = scale
+        ctx.heights, ctx.scale = heights, scale
         return F.linear(x, merged)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = gradients
         x, merged, *factors = ctx.saved_tensors
-        pairs = list(zip(factors[0::2], factors[1::2], strict=True))
         factor_gradients: list[Tensor | None] = []
-        row = 0
-        rows_left = merged.shape[0] - sum(b.shape[0] for _, b in pairs if b is not None)
-        for a, b in pairs:
+        for part, a, b in zip(grad.split(ctx.heights, dim=-1), factors[0::2], factors[1::2], strict=True):
             if a is None or b is None:
-                # Only fused parts without adapter have unknown height; there is at most one height to infer among equals.
-                row += rows_left // sum(other is None for other, _ in pairs)
                 factor_gradients += [None, None]
                 continue
-            part = grad[:, row : row + b.shape[0]]
-            row += b.shape[0]
-            a_, b_ = a.to(x.dtype), b.to(x.dtype)
-            factor_gradients.append(((part @ b_).T @ x).float() * ctx.scale)
-            factor_gradients.append((part.T @ (x @ a_.T)).float() * ctx.scale)
-        return (grad @ merged if ctx.needs_input_grad[0] else None), None, None, *factor_gradients
+            factor_gradients.append(((part @ b.to(x.dtype)).T @ x).float() * ctx.scale)
+            factor_gradients.append((part.T @ (x @ a.to(x.dtype).T)).float() * ctx.scale)
+        return (grad @ merged if ctx.needs_input_grad[0] else None), None, None, None, *factor_gradients

@@ -1,4 +1,4 @@
-"""Values as bytes of JSON, whatever an environment put into them: what tracking writes must never fail for its content."""
+"""Values as bytes of JSON, whatever an environment put into them: writing must never fail for its content."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ class MlflowTracker:
                 self._submit(partial(self._trace, trajectory, step, split))
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
-        name = f"findings/{time.time_ns()}.json"
-        self.log_artifact(name, dict(finding))
+        self.log_artifact(f"findings/{time.time_ns()}.json", dict(finding))
 
     def log_artifact(self, name: str, content: Json) -> None:
         text = encode(content, indent=True).decode("utf-8")
@@ -74,6 +73,7 @@ class MlflowTracker:
 
     def close(self) -> None:
         """Finish what waits, for at most a minute."""
+        self._submit(mlflow.flush_trace_async_logging)
         self._submit(lambda: self._client.set_terminated(self._run_id))
         self._worker.close(timeout=_CLOSE_SECONDS)
 
@@ -117,18 +117,17 @@ class MlflowTracker:
         """One trace: the episode, and in it its turns one after the other, as long as each took."""
         ended = time.time_ns()
         began = ended - int(trajectory.seconds * 1e9)
+        attributes: dict[str, Any] = {
+            "outcome": str(trajectory.outcome),
+            "reward": trajectory.reward.total if trajectory.reward else None,
+            "score": trajectory.score,
+            "task_id": trajectory.task.id,
+        }
         root = mlflow.start_span_no_context(
             trajectory.id,
             span_type=SpanType.AGENT,
             inputs={"messages": _plain(trajectory.task.messages)},
-            attributes={
-                "outcome": str(trajectory.outcome),
-                "reward": trajectory.reward.total if trajectory.reward else None,
-                "score": trajectory.score,
-                "task_id": trajectory.task.id,
-                "step": step,
-                "split": split,
-            },
+            attributes=attributes,
             tags={"split": split, "step": str(step), "outcome": str(trajectory.outcome)},
             metadata={"mlflow.sourceRun": self._run_id},
             experiment_id=self._experiment_id,
@@ -136,17 +135,14 @@ class MlflowTracker:
         )
         at = began
         for turn in trajectory.turns:
+            numbers: dict[str, Any] = {
+                "prompt_tokens": len(turn.prompt_ids),
+                "sampled_tokens": len(turn.token_ids),
+                "policy_version": turn.oldest_version,
+                "stop_reason": str(turn.stop_reason),
+            }
             span = mlflow.start_span_no_context(
-                f"turn {turn.id}",
-                span_type=SpanType.LLM,
-                parent_span=root,
-                attributes={
-                    "prompt_tokens": len(turn.prompt_ids),
-                    "sampled_tokens": len(turn.token_ids),
-                    "policy_version": turn.oldest_version,
-                    "stop_reason": str(turn.stop_reason),
-                },
-                start_time_ns=at,
+                f"turn {turn.id}", span_type=SpanType.LLM, parent_span=root, attributes=numbers, start_time_ns=at
             )
             at += int(turn.seconds * 1e9)
             span.end(outputs=_plain([turn.message])[0], end_time_ns=at)

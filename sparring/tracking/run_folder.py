@@ -84,7 +84,7 @@ class RunFolder:
         return folder / f"held_out-{_next_number(folder, 'held_out', '.json'):03}.json"
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
-        """Say how the run stands; without `step` the last one stays. A run that starts forgets an earlier stop request."""
+        """Say how the run stands; without `step` the last one stays. A start forgets an earlier stop request."""
         before = self.status()
         if status == "running" and before.get("status") != "running":
             (self.path / STOP).unlink(missing_ok=True)

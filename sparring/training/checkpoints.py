@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from sparring.errors import DataError
 from sparring.models.policy import Policy, fingerprint
@@ -31,29 +33,45 @@ def name_of(step: int | str) -> str:
     return step if isinstance(step, str) else f"{step:06d}"
 
 
-def save(directory: Path, step: int | str, learner: Learner, state: Mapping[str, Json], *, keep: int | None = None) -> Path:
-    """Write a checkpoint; afterwards only the `keep` newest numbered ones stay. Returns its folder."""
-    directory.mkdir(parents=True, exist_ok=True)
-    final = directory / name_of(step)
-    temporary = directory / f".{name_of(step)}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    learner.save_state(temporary)
-    (temporary / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
-    files = sorted(path for path in temporary.iterdir())
-    manifest = {"format": FORMAT, "files": {path.name: _sha256(path) for path in files}}
-    for path in files:
-        _sync(path)
-    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
-    _sync(temporary / "manifest.json")
-    if final.exists():
-        shutil.rmtree(final)
-    os.rename(temporary, final)
-    _sync(directory)
-    if keep is not None:
-        for old in _numbered(directory)[keep:]:
-            shutil.rmtree(old)
-    return final
+def save(
+    directory: Path, step: int | str, learner: Learner, state: Mapping[str, Json], *, keep: int | None = None
+) -> Path:
+    """Write a checkpoint and return its folder; of the numbered ones up to it, only the `keep` newest stay.
+
+    Raises DataError when it cannot be written; checkpoints that are there stay as they are.
+    """
+    target = directory / name_of(step)
+    temporary = directory / f".{target.name}.tmp"
+    replaced = directory / f".{target.name}.replaced"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for leftover in (temporary, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        temporary.mkdir()
+        learner.save_state(temporary)
+        (temporary / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
+        files = sorted(temporary.iterdir())
+        for path in files:
+            _sync(path)
+        manifest = {"format": FORMAT, "files": {path.name: _sha256(path) for path in files}}
+        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
+        _sync(temporary / "manifest.json")
+        _sync(temporary)
+        if target.exists():
+            target.rename(replaced)
+        temporary.rename(target)
+        _sync(directory)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise DataError(
+            f"{target} could not be written: {error}. Earlier checkpoints are intact; make room there."
+        ) from error
+    # Those with a higher number are of an abandoned future or damaged; this one must not be pruned in their favor.
+    past = [path for path in _numbered(directory) if isinstance(step, int) and int(path.name) <= step]
+    for old in past[keep:] if keep is not None else ():
+        shutil.rmtree(old)
+    return target
 
 
 def newest(directory: Path) -> Path:
@@ -64,7 +82,11 @@ def newest(directory: Path) -> Path:
     if (directory / "manifest.json").is_file():
         verify(directory)
         return directory
-    named = [path for path in directory.glob("[!.]*") if path.is_dir() and not path.name.isdigit()] if directory.is_dir() else []
+    named = (
+        [path for path in directory.glob("[!.]*") if path.is_dir() and not path.name.isdigit()]
+        if directory.is_dir()
+        else []
+    )
     first_problem: DataError | None = None
     for candidate in [*_numbered(directory), *named]:
         try:
@@ -82,18 +104,25 @@ def verify(checkpoint: Path) -> None:
     """Raises DataError naming the file that is missing or does not have the hash of the manifest."""
     try:
         manifest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))
-        files: dict[str, str] = manifest["files"]
-        known = manifest["format"]
+        known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{checkpoint} has no readable manifest.json ({error}), so it is not a complete checkpoint; use another one.") from error
+        raise DataError(
+            f"{checkpoint} has no readable manifest.json ({error!r}), so it is no complete checkpoint; use another one."
+        ) from error
     if known != FORMAT:
-        raise DataError(f"{checkpoint} has format {known}, this version reads format {FORMAT}; use the version that wrote it.")
+        raise DataError(
+            f"{checkpoint} has format {known!r}, this version reads format {FORMAT}; use the version that wrote it."
+        )
+    if "state.json" not in files:
+        raise DataError(f"{checkpoint}/manifest.json does not list state.json: it was changed; use another checkpoint.")
     for name, expected in files.items():
         path = checkpoint / name
         if not path.is_file():
             raise DataError(f"{checkpoint} lacks {name}, which its manifest lists; use another checkpoint.")
         if _sha256(path) != expected:
-            raise DataError(f"{path} does not have the content its manifest lists: it was changed or damaged; use another checkpoint.")
+            raise DataError(
+                f"{path} does not have the hash its manifest lists: it was changed or damaged; use another checkpoint."
+            )
 
 
 def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
@@ -106,11 +135,19 @@ def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
 def load_weights(checkpoint: Path, policy: Policy) -> Weights:
     """The weights alone, checked against a policy. Raises DataError for damaged or unfitting checkpoints."""
     verify(checkpoint)
-    tensors = load_file(checkpoint / "weights.safetensors")
+    tensors = read_tensors(checkpoint / "weights.safetensors")
     problem = policy.misfit(tensors)
     if problem is not None:
         raise DataError(f"{checkpoint} does not fit this model: {problem}. Use the recipe it was trained with.")
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file. Raises DataError when there is none, or it is not one."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read as safetensors: {error}. Use another checkpoint.") from error
 
 
 def _numbered(directory: Path) -> list[Path]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from sparring.training.sequences import context_segment
 from sparring.types import TrainingBatch, TrainingSequence
 
 
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     """Microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
 
-    Sequences stay in order, so that those of a group, which share their prompt, fall together. Every trained token is in
-    exactly one microbatch; prompts that two microbatches need are computed in both. A sequence that alone exceeds the
-    budget gets a microbatch of its own.
+    Sequences stay in order, so that those of a group, which share their prompt, fall together. Every trained token is
+    in exactly one microbatch; prompts that two microbatches need are computed in both. A sequence that alone exceeds
+    the budget gets a microbatch of its own.
     """
     microbatches: list[TrainingBatch] = []
     owned: set[int] = set()
@@ -36,18 +38,21 @@ def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     return microbatches
 
 
-def _microbatch(batch: TrainingBatch, sequences: list[TrainingSequence], needed: set[int], owned: set[int]) -> TrainingBatch:
+def _microbatch(
+    batch: TrainingBatch, sequences: Sequence[TrainingSequence], needed: set[int], owned: set[int]
+) -> TrainingBatch:
     order = sorted(needed)
     index_of = {old: new for new, old in enumerate(order)}
     segments = []
     for old in order:
         segment = batch.segments[old]
+        parent = None if segment.parent is None else index_of[segment.parent]
         if old in owned:
-            silent = (False,) * len(segment.token_ids)
-            segment = replace(segment, mask=silent)
-        owned.add(old)
-        segments.append(replace(segment, parent=None if segment.parent is None else index_of[segment.parent]))
+            segments.append(context_segment(segment.token_ids, parent))
+        else:
+            segments.append(replace(segment, parent=parent))
+    owned.update(needed)
     renumbered = [
-        TrainingSequence(segments=tuple(index_of[old] for old in s.segments), trajectory_id=s.trajectory_id) for s in sequences
+        replace(sequence, segments=tuple(index_of[old] for old in sequence.segments)) for sequence in sequences
     ]
     return TrainingBatch(segments=tuple(segments), sequences=tuple(renumbered))

@@ -4,14 +4,14 @@
     gives    P1 ─▶ A1 E1 A2   and   Q1 ─▶ A3, trained on A1, A2 and A3 only.
 
 What several roots begin with (the system prompt of all tasks, the question of a group) becomes a segment that they
-share, so its keys and values are computed once and receive everybody's gradient. Sampled tokens are never merged:
-each is trained exactly once, with its own advantage.
+share, and so does what several branches of one turn go on with: its keys and values are computed once and receive
+everybody's gradient. Sampled tokens are never merged: each is trained exactly once, with its own advantage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparring.errors import DataError
 from sparring.types import (
@@ -25,115 +25,168 @@ from sparring.types import (
 )
 
 
-@dataclass(slots=True)
-class _Piece:
-    """Tokens to be appended to a line, all sampled or none."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...] | None
-    """None: not sampled."""
-
-
-@dataclass(slots=True)
-class _Node:
-    """A segment in the making; `pieces` follow the tokens of the parent."""
+@dataclass(slots=True, kw_only=True)
+class _Line:
+    """Turns that extend each other. `prompt` follows the tokens of the parent line, `ids` follow the prompt."""
 
     parent: int | None
-    pieces: list[_Piece] = field(default_factory=list)
+    prompt: tuple[int, ...]
     advantage: float = 0.0
-    weight: float = 0.0
+    weight: float
     temperature: float = 1.0
-    num_children: int = 0
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+    """As long as `ids`; None: not sampled."""
+
+    def extend(self, ids: Sequence[int], logprobs: Sequence[float | None]) -> None:
+        assert len(ids) == len(logprobs)
+        self.ids += ids
+        self.logprobs += logprobs
 
 
 def build_batch(
-    groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float], *, reduction: str = "trajectory_mean"
+    groups: Sequence[TrajectoryGroup],
+    advantages: Mapping[str, float],
+    *,
+    reduction: str = "trajectory_mean",
+    drop_zero_advantage: bool = True,
 ) -> TrainingBatch:
     """The forest of a step. `advantages` holds one number for each trajectory id.
 
-    Reductions: `token_mean` divides by the trained tokens of all trajectories, `trajectory_mean` averages the token
-    means of trajectories, so that long ones and forked ones count like any other, `sum` divides by nothing.
-    A trajectory without advantage has no gradient: it is left out of the forest but counts in the denominators.
+    Reductions: `token_mean` divides by the trained tokens of all trajectories; `trajectory_mean` averages the token
+    means of trajectories, so that long ones and forked ones count like any other; `sum` divides by nothing.
+    A trajectory without advantage has no gradient, so by default it is left out of the forest; it counts in the
+    denominators all the same, hence leaving it out saves time and changes nothing else. So does one without tokens.
 
     Raises DataError when a turn does not extend its parent token for token.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert all(trajectory.outcome is not Outcome.INFRASTRUCTURE_ERROR for trajectory in trajectories)
     total_tokens = sum(trajectory.num_sampled_tokens for trajectory in trajectories)
-    nodes: list[_Node] = []
+    lines: list[_Line] = []
     leaves: list[tuple[int, str]] = []
     for trajectory in trajectories:
-        if advantages[trajectory.id] == 0.0:
+        advantage, num_tokens = advantages[trajectory.id], trajectory.num_sampled_tokens
+        if num_tokens == 0 or (drop_zero_advantage and advantage == 0.0):
             continue
-        if reduction == "trajectory_mean":
-            weight = 1.0 / (len(trajectories) * trajectory.num_sampled_tokens)
-        else:
-            weight = 1.0 / total_tokens if reduction == "token_mean" else 1.0
-        leaves += _add_trajectory(nodes, trajectory, advantages[trajectory.id], weight)
-    return _assemble(nodes, leaves)
+        divisors = {"trajectory_mean": len(trajectories) * num_tokens, "token_mean": total_tokens, "sum": 1}
+        leaves += _add_trajectory(lines, trajectory, advantage, 1.0 / divisors[reduction])
+    return _assemble(lines, leaves)
 
 
 def demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> TrainingBatch:
-    """A forest for cross-entropy: each conversation is ids and a mask of what to learn; tokens weigh equally."""
+    """A forest for cross-entropy: each conversation is ids and a mask of what to learn; tokens weigh equally.
+
+    Raises DataError for a conversation of which nothing, or the very first token, is to be learned.
+    """
     total = sum(sum(mask) for _, mask in conversations)
-    nodes: list[_Node] = []
+    lines: list[_Line] = []
     leaves: list[tuple[int, str]] = []
     for index, (ids, mask) in enumerate(conversations):
-        begin = list(mask).index(True)
-        root = _Node(None, [_Piece(tuple(ids[:begin]), None)])
-        nodes.append(root)
-        line = _Node(len(nodes) - 1, advantage=0.0, weight=1.0 / total)
-        while begin < len(ids):
-            end = begin
-            while end < len(ids) and mask[end] == mask[begin]:
-                end += 1
-            line.pieces.append(_Piece(tuple(ids[begin:end]), (0.0,) * (end - begin) if mask[begin] else None))
-            begin = end
-        nodes.append(line)
-        leaves.append((len(nodes) - 1, f"demonstration-{index}"))
-    return _assemble(nodes, leaves)
+        learned = [position for position, masked in enumerate(mask) if masked]
+        if not learned or learned[0] == 0:
+            problem = "marks its first token, which nothing comes before" if learned else "marks no token"
+            raise DataError(
+                f"demonstration {index} {problem} to be learned; give a prompt and then an assistant message."
+            )
+        # What follows the last learned token would be computed for nothing.
+        begin, end = learned[0], learned[-1] + 1
+        line = _Line(parent=None, prompt=tuple(ids[:begin]), weight=1.0 / total)
+        line.extend(ids[begin:end], [0.0 if masked else None for masked in mask[begin:end]])
+        lines.append(line)
+        leaves.append((len(lines) - 1, f"demonstration-{index}"))
+    return _assemble(lines, leaves)
 
 
-def _add_trajectory(nodes: list[_Node], trajectory: Trajectory, advantage: float, weight: float) -> list[tuple[int, str]]:
-    """Append a trajectory's turns: a prompt node for each root, one line while turns extend each other, a new node at
-    each fork. Returns the leaves."""
+def expanded(batch: TrainingBatch) -> TrainingBatch:
+    """The same batch with nothing shared: every sequence has its own copy of all its segments.
+
+    A trained token that several sequences hold stays trained in the first of them only, so losses are equal.
+    """
+    segments: list[TokenSegment] = []
+    sequences: list[TrainingSequence] = []
+    seen: set[int] = set()
+    for sequence in batch.sequences:
+        begin = len(segments)
+        for index in sequence.segments:
+            parent = len(segments) - 1 if len(segments) > begin else None
+            segment = batch.segments[index]
+            if index in seen:
+                segment = context_segment(segment.token_ids, parent)
+            segments.append(replace(segment, parent=parent))
+            seen.add(index)
+        sequences.append(replace(sequence, segments=tuple(range(begin, len(segments)))))
+    return TrainingBatch(segments=tuple(segments), sequences=tuple(sequences))
+
+
+def context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
+    """A segment that is read and not trained."""
+    zeros = (0.0,) * len(ids)
+    return TokenSegment(
+        parent=parent,
+        token_ids=ids,
+        mask=(False,) * len(ids),
+        sampled_logprobs=zeros,
+        advantages=zeros,
+        weights=zeros,
+        temperature=1.0,
+    )
+
+
+def _add_trajectory(
+    lines: list[_Line], trajectory: Trajectory, advantage: float, weight: float
+) -> list[tuple[int, str]]:
+    """Append a trajectory's turns: a line for each root and at each fork. Returns the leaves."""
     children: dict[int | None, list[Turn]] = {}
     for turn in trajectory.turns:
         children.setdefault(turn.parent, []).append(turn)
     leaves: list[tuple[int, str]] = []
-
-    def new_node(parent: int | None, temperature: float) -> int:
-        nodes.append(_Node(parent, advantage=advantage, weight=weight, temperature=temperature))
-        return len(nodes) - 1
-
-    def append(node: int, turn: Turn, known: int) -> None:
-        line = nodes[node]
-        if len(turn.prompt_ids) > known:
-            line.pieces.append(_Piece(turn.prompt_ids[known:], None))
-        line.pieces.append(_Piece(turn.token_ids, turn.sampled_logprobs))
-
     pending: list[tuple[int, Turn]] = []
+    num_placed = 0
+
+    def begin(parent: int | None, turn: Turn, num_played: int) -> None:
+        line = _Line(
+            parent=parent,
+            prompt=turn.prompt_ids[num_played:],
+            advantage=advantage,
+            weight=weight,
+            temperature=_temperature(turn),
+        )
+        line.extend(turn.token_ids, turn.sampled_logprobs)
+        lines.append(line)
+        pending.append((len(lines) - 1, turn))
+
     for root in children.get(None, ()):
-        nodes.append(_Node(None, [_Piece(root.prompt_ids, None)]))
-        node = new_node(len(nodes) - 1, _temperature(root))
-        append(node, root, len(root.prompt_ids))
-        pending.append((node, root))
+        if not root.prompt_ids:
+            raise DataError(
+                f"trajectory {trajectory.id}: turn {root.id} has no prompt, so nothing predicts its answer."
+            )
+        begin(None, root, 0)
     while pending:
-        node, turn = pending.pop()
-        following = children.get(turn.id, [])
+        index, turn = pending.pop()
+        num_placed += 1
+        following = children.get(turn.id, ())
         if not following:
-            leaves.append((node, trajectory.id))
+            leaves.append((index, trajectory.id))
         played = turn.prompt_ids + turn.token_ids
         for child in following:
             if child.prompt_ids[: len(played)] != played:
                 raise DataError(
-                    f"trajectory {trajectory.id}: turn {child.id} does not begin with the exact tokens of turn {turn.id}, "
-                    "which it says it extends. Such tokens must not be trained; this is a bug of the session or the renderer."
+                    f"trajectory {trajectory.id}: token mismatch. Turn {child.id} does not begin with the exact tokens "
+                    f"of turn {turn.id}, which it says it extends, so it must not be trained; report this as a bug."
                 )
-            goes_on = len(following) == 1 and _temperature(child) == nodes[node].temperature
-            target = node if goes_on else new_node(node, _temperature(child))
-            append(target, child, len(played))
-            pending.append((target, child))
+            if len(following) == 1 and _temperature(child) == lines[index].temperature:
+                new = child.prompt_ids[len(played) :]
+                lines[index].extend(new, [None] * len(new))
+                lines[index].extend(child.token_ids, child.sampled_logprobs)
+                pending.append((index, child))
+            else:
+                begin(index, child, len(played))
+    if num_placed != len(trajectory.turns):
+        raise DataError(
+            f"trajectory {trajectory.id}: {len(trajectory.turns) - num_placed} turns extend a turn that it does not "
+            "have, so their tokens would be lost; report this as a bug."
+        )
     return leaves
 
 
@@ -142,76 +195,64 @@ def _temperature(turn: Turn) -> float:
     return turn.sampling.temperature or 1.0
 
 
-def _assemble(nodes: list[_Node], leaves: list[tuple[int, str]]) -> TrainingBatch:
-    """Nodes to segments: prompts that roots share are split off and stored once, parents before children."""
+def _assemble(lines: Sequence[_Line], leaves: Sequence[tuple[int, str]]) -> TrainingBatch:
+    """Lines to segments, parents before children: what lines of one parent begin with is split off and stored once."""
+    siblings: dict[int | None, list[int]] = {}
+    for index, line in enumerate(lines):
+        siblings.setdefault(line.parent, []).append(index)
     segments: list[TokenSegment] = []
-    prompts = {index: _ids(node) for index, node in enumerate(nodes) if node.parent is None}
-    place = _share_prompts(prompts, segments)
-    for index, node in enumerate(nodes):
-        if node.parent is not None:
-            place[index] = len(segments)
-            segments.append(_segment(node, place[node.parent]))
+    place: dict[int | None, int] = {}
+    # A line is listed after its parent, so in this order each parent has its place before its children need it.
+    for parent, members in siblings.items():
+        ends = _share_prompts({index: lines[index].prompt for index in members}, segments, place.get(parent))
+        for index in members:
+            place[index] = ends[index]
+            if lines[index].ids:
+                segments.append(_segment(lines[index], ends[index]))
+                place[index] = len(segments) - 1
     sequences = []
     for leaf, trajectory_id in leaves:
         path = [place[leaf]]
-        while (parent := segments[path[-1]].parent) is not None:
-            path.append(parent)
+        while (before := segments[path[-1]].parent) is not None:
+            path.append(before)
         sequences.append(TrainingSequence(segments=tuple(reversed(path)), trajectory_id=trajectory_id))
     return TrainingBatch(segments=tuple(segments), sequences=tuple(sequences))
 
 
-def _ids(node: _Node) -> tuple[int, ...]:
-    return tuple(token for piece in node.pieces for token in piece.ids)
-
-
-def _segment(node: _Node, parent: int) -> TokenSegment:
-    mask: list[bool] = []
-    logprobs: list[float] = []
-    for piece in node.pieces:
-        mask += [piece.logprobs is not None] * len(piece.ids)
-        logprobs += piece.logprobs if piece.logprobs is not None else [0.0] * len(piece.ids)
+def _segment(line: _Line, parent: int) -> TokenSegment:
+    mask = tuple(logprob is not None for logprob in line.logprobs)
     return TokenSegment(
         parent=parent,
-        token_ids=_ids(node),
-        mask=tuple(mask),
-        sampled_logprobs=tuple(logprobs),
-        advantages=tuple(node.advantage if masked else 0.0 for masked in mask),
-        weights=tuple(node.weight if masked else 0.0 for masked in mask),
-        temperature=node.temperature,
+        token_ids=tuple(line.ids),
+        mask=mask,
+        sampled_logprobs=tuple(0.0 if logprob is None else logprob for logprob in line.logprobs),
+        advantages=tuple(line.advantage if masked else 0.0 for masked in mask),
+        weights=tuple(line.weight if masked else 0.0 for masked in mask),
+        temperature=line.temperature,
     )
 
 
-def prompt_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
-    """A segment of which nothing was sampled."""
-    zeros = (0.0,) * len(ids)
-    return TokenSegment(
-        parent=parent, token_ids=ids, mask=(False,) * len(ids), sampled_logprobs=zeros, advantages=zeros, weights=zeros,
-        temperature=1.0,
-    )  # fmt: skip
-
-
-def _share_prompts(prompts: Mapping[int, tuple[int, ...]], segments: list[TokenSegment]) -> dict[int, int]:
-    """Store prompts as a radix tree: for each key the segment in which its prompt ends."""
-    place: dict[int, int] = {}
-
-    def split(members: list[int], depth: int, parent: int | None) -> None:
+def _share_prompts(
+    prompts: Mapping[int, tuple[int, ...]], segments: list[TokenSegment], root: int | None
+) -> dict[int, int]:
+    """Append prompts below `root` as a radix tree. Returns, for each key, the segment in which its prompt ends."""
+    ends: dict[int, int] = {}
+    pending: list[tuple[list[int], int, int | None]] = [(list(prompts), 0, root)]
+    while pending:
+        members, depth, parent = pending.pop()
         by_next: dict[int, list[int]] = {}
         for key in members:
-            if len(prompts[key]) == depth:
-                assert parent is not None, "a prompt has no tokens"
-                place[key] = parent
-            else:
+            if len(prompts[key]) > depth:
                 by_next.setdefault(prompts[key][depth], []).append(key)
+            else:
+                assert parent is not None, "a root has no prompt"
+                ends[key] = parent
         for branch in by_next.values():
-            first = prompts[branch[0]]
-            end = min(len(prompts[key]) for key in branch)
-            for key in branch[1:]:
-                shared = depth
-                while shared < end and prompts[key][shared] == first[shared]:
-                    shared += 1
-                end = shared
-            segments.append(prompt_segment(first[depth:end], parent))
-            split(branch, end, len(segments) - 1)
-
-    split(list(prompts), 0, None)
-    return place
+            # What the first and the last in lexicographic order share, all share.
+            first, last = min(prompts[key] for key in branch), max(prompts[key] for key in branch)
+            end = depth
+            while end < min(len(first), len(last)) and first[end] == last[end]:
+                end += 1
+            segments.append(context_segment(first[depth:end], parent))
+            pending.append((branch, end, len(segments) - 1))
+    return ends

@@ -1,0 +1,359 @@
+"""The `sparring` command. Heavy modules are imported inside the commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparring.config import load_config, read_recipe, resolved_view
+from sparring.errors import DataError, SparringError, UsageError
+from sparring.tracking import Console, RunFolder, list_runs
+from sparring.tracking.console import interval
+
+if TYPE_CHECKING:
+    from sparring.evaluation.evaluation import Comparison, Evaluation
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """Report failures: what a user can act on by its message and exit code, a bug by the file with its traceback."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except SparringError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the last place where it can be reported
+            _report_bug(error)
+            raise typer.Exit(1) from None
+
+    return run
+
+
+app = typer.Typer(
+    name="sparring",
+    help="Multi-turn reinforcement learning for language-model agents. Start with `sparring init FOLDER`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+runs_app = typer.Typer(help="Look at runs, or stop one.", no_args_is_help=True)
+app.add_typer(runs_app, name="runs")
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")]
+RunsDir = Annotated[Path, typer.Option(help="The folder that holds the runs.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name in `runs/`.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Change fields of the recipe.")
+]
+
+
+def main() -> None:
+    """What the `sparring` script calls."""
+    # The bars and deprecation warnings of the libraries that load models would drown our own lines.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    app()
+
+
+@app.command()
+@reported
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    as_json: Json = False,
+) -> None:
+    """Write a small recipe that runs, to start from."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty; name a new folder.")
+    try:
+        with as_file(files("sparring") / "templates" / "recipe") as template:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(template, folder, dirs_exist_ok=True, ignore=ignored)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error}; name a folder that can be made.") from error
+    written = sorted(str(path) for path in folder.iterdir())
+    if as_json:
+        _print_json({"folder": str(folder), "files": written})
+        return
+    _say(f"wrote {', '.join(written)}")
+    _say(f"next: sparring train {folder / 'recipe.toml'}")
+
+
+@app.command()
+@reported
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")
+    ] = None,
+    overrides: Overrides = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run folder; it must be new.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show every setting, check what can be checked, stop.")
+    ] = False,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run instead of a RECIPE.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe. Ctrl-C stops with a checkpoint; a second one stops at once."""
+    changes = list(overrides or [])
+    if resume is not None:
+        if recipe is not None:
+            changes.insert(0, recipe)
+        _resume(_run(resume), changes, name=name, dry_run=dry_run, as_json=as_json)
+        return
+    if recipe is None:
+        raise UsageError(
+            "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or --resume RUN."
+        )
+    path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
+    if dry_run:
+        _show_settings(path, changes, as_json)
+    # Before torch is imported, so that a mistake in the recipe is told at once.
+    load_config(path, changes)
+    from sparring.trainer import MultiTurnRLTrainer
+
+    trainer = MultiTurnRLTrainer(path, overrides=changes, name=name, quiet=as_json)
+    if dry_run:
+        trainer.train(dry_run=True)
+        typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
+        return
+    _report_training(trainer.train(), as_json)
+
+
+@app.command("eval")
+@reported
+def evaluate(
+    run: Run,
+    overrides: Overrides = None,
+    base: Annotated[bool, typer.Option(help="Also play the policies that the run started from.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Play a run's held-out tasks with its policies, and compare them task by task."""
+    path, changes = _run(run), list(overrides or [])
+    load_config(RunFolder(path).recipe, changes)
+    from sparring.evaluator import MultiTurnRLEvaluator
+
+    report = MultiTurnRLEvaluator(path, overrides=changes, evaluate_base_model=base).evaluate()
+    if as_json:
+        _print_json({"path": str(report.path), **report.as_json()})
+        return
+    _show_evaluations(report.evaluations, report.comparisons)
+    _say(f"every task is in {report.path}")
+
+
+@app.command()
+@reported
+def serve(
+    model: Annotated[str, typer.Argument(help="A run folder, a model by name, or a folder with model files.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="Clients must send it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer OpenAI chat requests with a base or tuned model until Ctrl-C."""
+
+    def ready(base_url: str, served_name: str) -> None:
+        if as_json:
+            _print_json({"base_url": base_url, "model": served_name})
+        else:
+            _say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
+
+    from sparring.serve import serve as serve_model
+
+    served = str(_run(Path(model))) if RunFolder.is_run(_run(Path(model))) else model
+    try:
+        serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+
+
+@app.command()
+@reported
+def export(
+    run: Run,
+    destination: Annotated[Path, typer.Argument(help="A new folder.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write a model that stands alone instead of an adapter.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a run's newest policy for peft (an adapter) or transformers (`--merge`)."""
+    RunFolder(_run(run))
+    from sparring.export import export as export_run
+
+    written = export_run(_run(run), destination, merge=merge)
+    if as_json:
+        _print_json({"path": str(written), "kind": "model" if merge else "adapter"})
+    else:
+        _say(f"wrote {'the merged model' if merge else 'the adapter'} to {written}")
+
+
+@runs_app.command("list")
+@reported
+def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
+    """All runs, oldest first."""
+    runs = [(folder.path.name, folder.status()) for folder in list_runs(runs_dir)]
+    if as_json:
+        _print_json([{"name": name, **status} for name, status in runs])
+        return
+    if not runs:
+        _say(f"no runs in {runs_dir} yet; `sparring train RECIPE` makes one")
+        return
+    rows = [[name, status.get("status"), status.get("step", 0), status.get("reason") or ""] for name, status in runs]
+    Console().table(f"runs in {runs_dir}", ["run", "status", "step", "reason"], rows)
+
+
+@runs_app.command("show")
+@reported
+def runs_show(run: Run, as_json: Json = False) -> None:
+    """One run: how it stands, its latest numbers, its evaluations on held-out tasks."""
+    folder = RunFolder(_run(run))
+    status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
+    evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))
+    if as_json:
+        shown = {
+            "path": str(folder.path),
+            "status": status,
+            "metrics": latest,
+            "evaluations": [str(e) for e in evaluations],
+        }
+        _print_json(shown)
+        return
+    _say(f"{folder.path}: {status.get('status')}, step {status.get('step', 0)}")
+    if status.get("reason"):
+        _say(f"reason: {status['reason']}")
+    if latest:
+        Console().table("latest metrics", ["metric", "value"], sorted(latest.items()))
+    for path in evaluations:
+        _say(f"evaluation: {path}")
+
+
+@runs_app.command("stop")
+@reported
+def runs_stop(run: Run, as_json: Json = False) -> None:
+    """Ask a run to stop after the step under way, with a checkpoint."""
+    folder = RunFolder(_run(run))
+    status = folder.status()
+    if status.get("status") != "running":
+        raise UsageError(f"{folder.path} is {status.get('status')}, not running, so there is nothing to stop.")
+    was_told = folder.request_stop()
+    if as_json:
+        _print_json({"path": str(folder.path), "told": was_told})
+    else:
+        _say(f"{folder.path} was asked to stop; `sparring runs show {folder.path}` says when it has")
+
+
+def _resume(run: Path, changes: Sequence[str], *, name: str | None, dry_run: bool, as_json: bool) -> None:
+    folder = RunFolder(run)
+    if name is not None:
+        raise UsageError("--name names a new run, but --resume continues one under its own; leave one of them out.")
+    if folder.status().get("status") == "running":
+        raise UsageError(f"{run} is running; stop it first (`sparring runs stop {run}`), or watch it.")
+    misplaced = [change for change in changes if "=" not in change]
+    if misplaced:
+        raise UsageError(
+            f"--resume continues {run} with its own recipe, so {misplaced[0]!r} has no place; leave it out."
+        )
+    if dry_run:
+        _show_settings(folder.recipe, changes, as_json)
+        return
+    load_config(folder.recipe, changes)
+    from sparring.trainer import MultiTurnRLTrainer
+
+    _report_training(MultiTurnRLTrainer.attach(run, overrides=changes).train(resume=True), as_json)
+
+
+def _report_training(result: Any, as_json: bool) -> None:
+    """`result` is the trainer's TrainResult."""
+    if as_json:
+        validations = {str(step): evaluation.as_json() for step, evaluation in result.validations.items()}
+        shown = {"run": str(result.run), "status": result.status, "step": result.step}
+        _print_json({**shown, "train_seconds": result.train_seconds, "validations": validations})
+        return
+    if result.validations:
+        _show_evaluations(list(result.validations.values()), [], title="validation")
+    _say(f"next: sparring eval {result.run}")
+
+
+def _show_settings(path: Path, changes: Sequence[str], as_json: bool) -> None:
+    config = load_config(path, changes)
+    rows = resolved_view(read_recipe(path), changes, config)
+    if as_json:
+        _print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
+    else:
+        Console().table(
+            str(path), ["key", "value", "from"], [[key, json.dumps(value), origin] for key, value, origin in rows]
+        )
+
+
+def _show_evaluations(
+    evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison], *, title: str = "held-out tasks"
+) -> None:
+    rows = [
+        [
+            evaluation.name, interval(evaluation.success), interval(evaluation.score),
+            sum(evaluation.rewards) / len(evaluation.rewards), sum(evaluation.turns) / len(evaluation.turns),
+            len(evaluation.task_ids), round(evaluation.seconds, 1),
+        ]
+        for evaluation in evaluations
+    ]  # fmt: skip
+    console = Console()
+    columns = ["policy", "success", "score", "reward", "turns", "tasks", "seconds"]
+    console.table(f"{title} (95 % intervals in brackets)", columns, rows)
+    if comparisons:
+        differences = [
+            [f"{c.after} - {c.before}", interval(c.difference), c.num_fixed, c.num_broken] for c in comparisons
+        ]
+        console.table("paired by task", ["comparison", "difference in success", "better", "worse"], differences)
+    if not all(evaluation.is_independent for evaluation in evaluations):
+        _say("note: no independent scorer is set (reward.scorer), so these are the training reward judging itself")
+
+
+def _run(run: Path) -> Path:
+    """A run by path, or by its name in `runs/`."""
+    return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+
+
+def _latest_metrics(path: Path) -> Mapping[str, float]:
+    """The newest value of each metric. A torn last line, of a run being written, is passed over."""
+    latest: dict[str, float] = {}
+    lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            latest |= json.loads(line)["metrics"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}, line {number}: {error!r}; the line is damaged, remove it.") from error
+    return latest
+
+
+def _report_bug(error: Exception) -> None:
+    descriptor, path = tempfile.mkstemp(prefix="sparring-error-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"sparring {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}")
+    typer.echo(
+        f"error: {type(error).__name__}: {error}\nThis is not a mistake that Sparring knows; if your own code did not "
+        f"raise it, please report it. The traceback is in {path}.",
+        err=True,
+    )
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1))
+
+
+def _say(line: str) -> None:
+    typer.echo(line)

@@ -1,0 +1,45 @@
+"""Token log-probabilities for training through transformers' own forward, for architectures without the lean one."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import Tensor
+
+from sparring.models.policy import Policy
+from sparring.types import TrainingBatch
+
+
+def sequence_logprobs(policy: Policy, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
+    """Log-probability [M] of each masked token at its temperature, differentiable, and the entropy [M], not.
+
+    Every sequence goes through the model on its own. `batch` shares nothing: each segment belongs to one sequence, and
+    sequences follow each other, so that M is in segment order.
+    """
+    assert sorted(index for s in batch.sequences for index in s.segments) == list(range(len(batch.segments)))
+    logprobs, entropies = [], []
+    for sequence in batch.sequences:
+        segments = [batch.segments[index] for index in sequence.segments]
+        ids = [token for segment in segments for token in segment.token_ids]
+        mask = [masked for segment in segments for masked in segment.mask]
+        temperatures = [s.temperature for s in segments for masked in s.mask if masked]
+        places_M = torch.tensor([place for place, masked in enumerate(mask) if masked], device=policy.device)
+        if not len(places_M):
+            continue
+        ids_T = torch.tensor(ids, device=policy.device)
+        logits_M_V = _logits(policy, ids_T, places_M - 1)
+        temperatures_M = torch.tensor(temperatures, device=policy.device)
+        all_logprobs = (logits_M_V.float() / temperatures_M[:, None]).log_softmax(dim=-1)
+        logprobs.append(all_logprobs.gather(1, ids_T[places_M, None])[:, 0])
+        entropies.append(-(all_logprobs.exp() * all_logprobs).sum(dim=-1).detach())
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def _logits(policy: Policy, ids_T: Tensor, predictors_M: Tensor) -> Tensor:
+    """Logits [M, V] at the given positions; where the architecture can, computed only there."""
+    with torch.autocast(policy.device.type, dtype=torch.bfloat16, enabled=policy.dtype == torch.bfloat16):
+        if "logits_to_keep" in inspect.signature(policy.base.forward).parameters:
+            kept = policy.module(input_ids=ids_T[None], use_cache=False, logits_to_keep=predictors_M)
+            return kept.logits[0]
+        return policy.module(input_ids=ids_T[None], use_cache=False).logits[0, predictors_M]

@@ -1,0 +1,420 @@
+"""What goes wrong for users ends with the right exit code and says what was given, why it fails, and what to do."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparring.cli import app
+from sparring.config import load_config
+from sparring.tracking import RunFolder
+
+CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
+USAGE, DATA, SERVICE, GATE = 2, 3, 4, 5
+
+DRY = ("train", "toy", "--dry-run", "--json")
+PLAY = (
+    "train", "toy", "--json", "schedule.max_steps=1", "schedule.val_every=0", "evaluation.val_num_tasks=2",
+    "batch.global_batch_size=2", "batch.group_size=2", "evaluation.allow_zero_baseline=true",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    given: str
+    arguments: tuple[str, ...]
+    exit_code: int
+    says: tuple[str, ...]
+    arrange: Callable[[], object] = lambda: None
+
+
+def write(name: str, text: str) -> Callable[[], object]:
+    return lambda: Path(name).write_text(text, "utf-8")
+
+
+def append(name: str, text: str) -> Callable[[], object]:
+    return lambda: Path(name).write_text(Path(name).read_text("utf-8") + text, "utf-8")
+
+
+def a_run(*, name: str = "old", status: str = "completed") -> RunFolder:
+    recipe = Path("toy/recipe.toml")
+    folder = RunFolder.create(load_config(recipe), recipe, name=name)
+    folder.set_status(status, step=1)
+    return folder
+
+
+def a_damaged_checkpoint() -> None:
+    checkpoint = a_run().checkpoints / "000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights.safetensors").write_bytes(b"damaged")
+    (checkpoint / "manifest.json").write_text(
+        '{"format": 1, "files": {"weights.safetensors": "00", "state.json": "00"}}'
+    )
+
+
+def a_torn_checkpoint() -> None:
+    (a_run().checkpoints / "000001").mkdir(parents=True)
+
+
+def tool_of(signature: str) -> Callable[[], object]:
+    source = f"""
+from sparring.environments import Environment, tool
+
+class World(Environment):
+    @tool
+    def get({signature}):
+        "Get."
+"""
+    return write("toy/world.py", source)
+
+
+RECIPES = [
+    Case("no such recipe", ("train", "none.toml"), USAGE, ("no recipe at none.toml", "sparring init")),
+    Case(
+        "a recipe that is not TOML",
+        DRY,
+        USAGE,
+        ("not valid TOML", "line 1", "need quotes"),
+        write("toy/recipe.toml", "[model\n"),
+    ),
+    Case(
+        "a misspelled key",
+        (*DRY, "batch.grup_size=2"),
+        USAGE,
+        ("batch.grup_size", "the nearest one is 'batch.group_size'"),
+    ),
+    Case("a misspelled section", (*DRY, "bach.group_size=2"), USAGE, ("bach", "nearest one is 'batch'")),
+    Case(
+        "a value of the wrong type",
+        (*DRY, "batch.group_size=many"),
+        USAGE,
+        ("batch.group_size", "'many'", "valid integer"),
+    ),
+    Case(
+        "a value out of range",
+        (*DRY, "optimizer.learning_rate=-1"),
+        USAGE,
+        ("optimizer.learning_rate", "is -1", "greater than 0"),
+    ),
+    Case(
+        "several mistakes at once",
+        (*DRY, "batch.group_size=0", "model.precision=fp8", "schedule.steps=3"),
+        USAGE,
+        ("3 problems", "batch.group_size", "model.precision", "schedule.steps"),
+    ),
+    Case(
+        "truncated sampling in training",
+        (*DRY, "sampling.sampling_top_p=0.9"),
+        USAGE,
+        ("sampling_top_p", "biased", "use 1.0"),
+    ),
+    Case(
+        "a group of one",
+        (*DRY, "batch.group_size=1"),
+        USAGE,
+        ("batch.group_size", "compares the episodes", "at least 2"),
+    ),
+    Case("an override without value", (*DRY, "batch.group_size"), USAGE, ("batch.group_size", "section.key=value")),
+    Case(
+        "a recipe without an environment",
+        DRY,
+        USAGE,
+        ("environment", "missing"),
+        write("toy/recipe.toml", "[reward]\nreward = 'a:b'\n"),
+    ),
+    Case("a target without colon", (*DRY, "environment.target=Chase"), USAGE, ("'Chase'", "'module:name'")),
+    Case(
+        "a module that is not there",
+        (*DRY, "environment.target=nowhere:Chase"),
+        USAGE,
+        ("'nowhere'", "importable", "check the name"),
+    ),
+    Case(
+        "a misspelled class",
+        (*DRY, "environment.target=environment:PointerChas"),
+        USAGE,
+        ("'PointerChas'", "did you mean 'PointerChase'"),
+    ),
+    Case(
+        "a target that is no environment",
+        (*DRY, "environment.target=environment:reward"),
+        USAGE,
+        ("not a class derived", "derive it"),
+    ),
+    Case(
+        "options that the class does not take",
+        (*DRY, "environment.options={depth=3}"),
+        USAGE,
+        ("'depth'", "do not fit PointerChase", "__init__"),
+    ),
+    Case(
+        "code that does not compile",
+        DRY,
+        USAGE,
+        ("'environment' cannot be imported", "SyntaxError", "Mend it"),
+        append("toy/environment.py", "\ndef (:\n"),
+    ),
+]
+
+DATASETS = [
+    Case(
+        "a dataset that is not there",
+        (*DRY, "data.train=none.jsonl"),
+        DATA,
+        ("none.jsonl does not exist", "relative to the recipe"),
+    ),
+    Case(
+        "a dataset in an unknown format",
+        (*DRY, "data.train=tasks.xlsx"),
+        DATA,
+        ("'.xlsx' is not read", ".parquet"),
+        write("toy/tasks.xlsx", ""),
+    ),
+    Case(
+        "a row cut off",
+        (*DRY, "data.train=t.jsonl"),
+        DATA,
+        ("t.jsonl, line 2", "not whole", "remove that line"),
+        write("toy/t.jsonl", '{"prompt": "a"}\n{"pro'),
+    ),
+    Case(
+        "two tasks with one id",
+        (*DRY, "data.train=t.csv"),
+        DATA,
+        ("row 2", "id = 'x' is taken by row 1", "of its own"),
+        write("toy/t.csv", "id,prompt\nx,a\nx,b\n"),
+    ),
+    Case(
+        "an empty dataset",
+        (*DRY, "data.train=t.jsonl"),
+        DATA,
+        ("holds no rows", "one task a row"),
+        write("toy/t.jsonl", ""),
+    ),
+    Case(
+        "a trained task that is also held out",
+        (*DRY, "data.train=t.jsonl", "data.held_out=t.jsonl"),
+        DATA,
+        ("task id '1' is in train and in held_out", "one split"),
+        write("toy/t.jsonl", '{"prompt": "a"}\n'),
+    ),
+    Case(
+        "a function that returns no tasks",
+        (*DRY, "data.train=environment:pairs_of_nothing"),
+        DATA,
+        ("returned int", "list of sparring.types.Task"),
+        append("toy/environment.py", "\ndef pairs_of_nothing():\n    return 3\n"),
+    ),
+    Case(
+        "no training data",
+        DRY,
+        USAGE,
+        ("data.train is missing", "name a dataset"),
+        lambda: _without("toy/recipe.toml", 'train = "environment:train_tasks"'),
+    ),
+]
+
+TOOLS = [
+    Case(
+        "a tool argument without type",
+        (*DRY, "environment.target=world:World"),
+        USAGE,
+        ("get", "item", "no type hint"),
+        tool_of("self, item"),
+    ),
+    Case(
+        "a tool argument of a type without schema",
+        (*DRY, "environment.target=world:World"),
+        USAGE,
+        ("item", "no JSON schema", "use"),
+        tool_of("self, item: complex"),
+    ),
+    Case(
+        "a tool with *args",
+        (*DRY, "environment.target=world:World"),
+        USAGE,
+        ("items", "name each one"),
+        tool_of("self, *items: str"),
+    ),
+]
+
+REWARDS = [
+    Case(
+        "a reward function that is not there",
+        (*DRY, "reward.reward=environment:rewrd"),
+        USAGE,
+        ("'rewrd'", "did you mean 'reward'"),
+    ),
+    Case(
+        "a reward that is a text",
+        (*PLAY, "reward.reward=judge:reward"),
+        1,
+        ("'good'", "no number", "return a float"),
+        write("toy/judge.py", "def reward(trajectory):\n    return 'good'\n"),
+    ),
+    Case(
+        "a reward that is not finite",
+        (*PLAY, "reward.reward=judge:reward"),
+        1,
+        ("nan", "cannot be learned from", "finite number"),
+        write("toy/judge.py", "def reward(trajectory):\n    return float('nan')\n"),
+    ),
+    Case(
+        "a reward that raises",
+        (*PLAY, "reward.reward=judge:reward"),
+        1,
+        ("KeyError('gold')", "needs a number"),
+        write("toy/judge.py", "def reward(trajectory):\n    raise KeyError('gold')\n"),
+    ),
+    Case(
+        "a baseline without any success",
+        (*PLAY, "evaluation.allow_zero_baseline=false", "reward.scorer=judge:scorer"),
+        GATE,
+        ("none of 2 validation episodes succeeded", "RL amplifies", "warm_start"),
+        write("toy/judge.py", "def scorer(trajectory):\n    return 0.0\n"),
+    ),
+]
+
+MODELS = [
+    Case(
+        "a model that is not there",
+        (*DRY, "model.name=smollm"),
+        SERVICE,
+        ("model.name = 'smollm'", "nor a folder", "Check the spelling"),
+    ),
+    Case(
+        "a folder that holds no model",
+        (*DRY, "model.name=hollow"),
+        SERVICE,
+        ("model.name = 'hollow'", "could not be loaded", "config.json"),
+        lambda: Path("hollow").mkdir(),
+    ),
+    Case(
+        "adapter targets that match no layer",
+        (*DRY, "model.trained_weights=lora", 'model.lora_targets=["nope"]'),
+        USAGE,
+        ("model.lora_targets", "matches no layer", "q_proj"),
+    ),
+]
+
+CHECKPOINTS = [
+    Case("a folder that is no run", ("eval", "toy"), DATA, ("toy holds no run.toml", "sparring runs list")),
+    Case("a run that is not there", ("export", "none", "out"), DATA, ("none does not exist", "sparring train")),
+    Case(
+        "a run without checkpoint",
+        ("export", "runs/old", "out"),
+        DATA,
+        ("holds no checkpoint", "train the run first"),
+        a_run,
+    ),
+    Case(
+        "a checkpoint cut off while it was written",
+        ("export", "runs/old", "out"),
+        DATA,
+        ("000001", "manifest.json", "no complete checkpoint"),
+        a_torn_checkpoint,
+    ),
+    Case(
+        "a damaged checkpoint",
+        ("export", "runs/old", "out"),
+        DATA,
+        ("weights.safetensors", "damaged", "another checkpoint"),
+        a_damaged_checkpoint,
+    ),
+    Case("resuming a run without checkpoint", ("train", "--resume", "runs/old"), DATA, ("holds no checkpoint",), a_run),
+    Case(
+        "a status file that is not JSON",
+        ("runs", "show", "old"),
+        DATA,
+        ("status.json is not JSON", "delete it"),
+        lambda: (a_run().path / "status.json").write_text("{"),
+    ),
+    Case(
+        "metrics that are damaged",
+        ("runs", "show", "old"),
+        DATA,
+        ("metrics.jsonl, line 1", "remove it"),
+        lambda: (a_run().path / "metrics.jsonl").write_text("x\n"),
+    ),
+]
+
+COMMANDS = [
+    Case("no recipe", ("train",), USAGE, ("no recipe was given", "sparring init")),
+    Case("an unknown command", ("trian",), USAGE, ("trian",)),
+    Case("an unknown option", ("train", "toy", "--fast"), USAGE, ("--fast",)),
+    Case(
+        "a run name that is taken",
+        (*PLAY, "--name", "old"),
+        DATA,
+        ("old exists", "never overwritten", "--resume"),
+        a_run,
+    ),
+    Case("a run name with a slash", (*PLAY, "--name", "a/b"), DATA, ("'a/b'", "without slashes")),
+    Case(
+        "a new name for a resumed run",
+        ("train", "--resume", "old", "--name", "new"),
+        USAGE,
+        ("--name", "leave one of them out"),
+        a_run,
+    ),
+    Case(
+        "a recipe for a resumed run",
+        ("train", "toy", "--resume", "old"),
+        USAGE,
+        ("'toy' has no place", "its own recipe"),
+        a_run,
+    ),
+    Case(
+        "resuming a run that is running",
+        ("train", "--resume", "old"),
+        USAGE,
+        ("is running", "runs stop"),
+        lambda: a_run(status="running"),
+    ),
+    Case("stopping a run that is over", ("runs", "stop", "old"), USAGE, ("is completed, not running",), a_run),
+    Case(
+        "an export into a full folder",
+        ("export", "old", "toy"),
+        DATA,
+        ("toy exists and is not empty", "name another"),
+        a_run,
+    ),
+    Case("a new recipe in a full folder", ("init", "toy"), USAGE, ("toy exists and is not empty", "name a new folder")),
+    Case("a port that does not exist", ("serve", "smollm2-135m-instruct", "--port", "70000"), USAGE, ("65535",)),
+    Case("serving a model that is not there", ("serve", "smollm"), SERVICE, ("'smollm'", "Check the spelling")),
+]
+
+
+def _without(name: str, line: str) -> None:
+    Path(name).write_text(Path(name).read_text("utf-8").replace(line, ""), "utf-8")
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with a recipe in `toy/`: pointer chase, without its warm start."""
+    shutil.copytree(CHASE, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__", "README.md"))
+    monkeypatch.chdir(tmp_path)
+    recipe = Path("toy/recipe.toml").read_text("utf-8")
+    head, _, rest = recipe.partition("[warm_start]")
+    Path("toy/recipe.toml").write_text(head + rest[rest.index("\n[") :], "utf-8")
+
+
+@pytest.mark.parametrize(
+    "case", [*RECIPES, *DATASETS, *TOOLS, *REWARDS, *MODELS, *CHECKPOINTS, *COMMANDS], ids=lambda case: case.given
+)
+def test_bad_input_is_refused_with_what_why_and_what_to_do(case: Case) -> None:
+    case.arrange()
+    result = CliRunner().invoke(app, list(case.arguments), terminal_width=200)
+    assert result.exit_code == case.exit_code, result.output
+    for part in case.says:
+        assert part in result.output
+    assert "Traceback" not in result.output
+    assert "This is not a mistake that Sparring knows" not in result.output
+
+
+def test_the_recipe_that_these_cases_spoil_is_good() -> None:
+    result = CliRunner().invoke(app, list(PLAY))
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,169 @@
+"""The commands do what they say, for people and for machines, and start without torch."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sparring.cli import app
+from sparring.config import load_config
+from sparring.data import read_tasks, split_tasks
+from sparring.environments import record_demonstration
+from sparring.tracking import LocalTracker, RunFolder
+from sparring.types import Outcome, Trajectory
+
+CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
+
+SMALL = (
+    "schedule.max_steps=2", "schedule.val_every=1", "evaluation.val_num_tasks=3", "evaluation.eval_num_tasks=4",
+    "batch.global_batch_size=2", "batch.group_size=2", "evaluation.allow_zero_baseline=true",
+    "warm_start.num_demonstrations=4", "warm_start.steps=1", "warm_start.batch_size=4",
+)  # fmt: skip
+
+
+def sparring(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), terminal_width=200)
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(CHASE, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def test_help_answers_without_importing_torch() -> None:
+    code = (
+        "import sys; from sparring.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit as end: print('torch' in sys.modules, 'transformers' in sys.modules, end.code)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHASE.parents[1])
+    assert out.stdout.splitlines()[-1] == "False False 0"
+    for command in ("init", "train", "eval", "serve", "export", "runs"):
+        assert command in out.stdout
+
+
+def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
+    trained = sparring("train", "toy", "--name", "one", "--json", *SMALL)
+    assert trained.exit_code == 0, trained.output
+    result = json.loads(trained.stdout)
+    assert (result["run"], result["status"], result["step"]) == ("runs/one", "completed", 2)
+    assert list(result["validations"]) == ["0", "1", "2"]
+    steps = [json.loads(line) for line in Path("runs/one/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps if "rollout/reward/mean" in line["metrics"]] == [1, 2]
+    assert len(Path("runs/one/trajectories/train-2.jsonl").read_text().splitlines()) == 4
+
+    # The run is self-contained: its recipe may go.
+    shutil.rmtree("toy")
+    listed = json.loads(sparring("runs", "list", "--json").stdout)
+    assert [(run["name"], run["status"], run["step"]) for run in listed] == [("one", "completed", 2)]
+
+    evaluated = sparring("eval", "one", "--json")
+    assert evaluated.exit_code == 0, evaluated.output
+    report = json.loads(evaluated.stdout)
+    assert [evaluation["name"] for evaluation in report["evaluations"]] == ["base", "warm start", "tuned"]
+    assert [len(evaluation["tasks"]) for evaluation in report["evaluations"]] == [4, 4, 4]
+    assert [comparison["after"] for comparison in report["comparisons"]] == ["tuned", "tuned"]
+    shown = json.loads(sparring("runs", "show", "one", "--json").stdout)
+    assert [report["path"]] == shown["evaluations"] == ["runs/one/evaluations/held_out-001.json"]
+    assert "rollout/reward/mean" in shown["metrics"]
+
+    resumed = sparring("train", "--resume", "one", "schedule.max_steps=3", "--json")
+    assert resumed.exit_code == 0, resumed.output
+    assert json.loads(resumed.stdout)["step"] == 3
+
+    exported = sparring("export", "one", "out", "--merge", "--json")
+    assert exported.exit_code == 0, exported.output
+    assert json.loads(exported.stdout) == {"path": "out", "kind": "model"}
+    assert any(Path("out").iterdir())
+
+
+def test_people_get_tables_with_intervals_and_the_next_command() -> None:
+    trained = sparring("train", "toy", "--name", "one", *SMALL)
+    assert "validation (95 % intervals in brackets)" in trained.stdout
+    assert "next: sparring eval runs/one" in trained.stdout
+    assert "step 2/2  reward" in trained.stderr
+    evaluated = sparring("eval", "one", "--no-base")
+    assert "tuned" in evaluated.stdout
+    assert "warm start" not in evaluated.stdout
+    shown = sparring("runs", "show", "one").stdout
+    assert "runs/one: completed, step 2" in shown
+    assert "evaluation: runs/one/evaluations/held_out-001.json" in shown
+    assert "completed" in sparring("runs", "list").stdout
+
+
+def test_a_dry_run_shows_every_setting_with_its_origin_and_makes_no_run() -> None:
+    result = sparring("train", "toy/recipe.toml", "batch.group_size=4", "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    settings = {row["key"]: (row["value"], row["origin"]) for row in json.loads(result.stdout)}
+    assert settings["batch.group_size"] == (4, "override")
+    assert settings["batch.global_batch_size"] == (16, "recipe")
+    assert settings["optimizer.adam_beta1"] == (0.9, "default")
+    assert not Path("runs").exists()
+
+
+def test_a_failed_run_says_so_in_its_folder() -> None:
+    (Path("toy") / "judge.py").write_text("def reward(trajectory):\n    return None\n")
+    assert sparring("train", "toy", "--name", "one", "reward.reward=judge:reward", *SMALL).exit_code == 1
+    status = RunFolder(Path("runs/one")).status()
+    assert status["status"] == "failed"
+    assert "no number" in status["reason"]
+
+
+def test_a_bug_is_reported_with_a_file_that_holds_the_traceback() -> None:
+    (Path("toy") / "model.py").write_text("def build(seed):\n    return 1 / 0\n")
+    result = sparring("train", "toy", "--dry-run", "--json")
+    assert result.exit_code == 1
+    assert "ZeroDivisionError: division by zero" in result.stderr
+    assert "Traceback" not in result.output
+    path = Path(result.stderr.rpartition("traceback is in ")[2].strip().rstrip("."))
+    assert "return 1 / 0" in path.read_text()
+    path.unlink()
+
+
+def test_metrics_of_a_run_being_written_are_shown_up_to_the_last_whole_line() -> None:
+    recipe = Path("toy/recipe.toml")
+    folder = RunFolder.create(load_config(recipe), recipe, name="one")
+    tracker = LocalTracker(folder.path)
+    tracker.log_metrics(1, {"a": 1.0, "b": 1.0})
+    tracker.log_metrics(2, {"a": 2.0})
+    tracker.close()
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "metr')
+    assert json.loads(sparring("runs", "show", "one", "--json").stdout)["metrics"] == {"a": 2.0, "b": 1.0}
+
+
+def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> None:
+    result = sparring("init", "shop", "--json")
+    assert result.exit_code == 0, result.output
+    names = {Path(name).name for name in json.loads(result.stdout)["files"]}
+    assert names == {"README.md", "environment.py", "recipe.toml", "tasks.jsonl"}
+    config = load_config(Path("shop/recipe.toml"))
+    tasks = read_tasks(Path("shop") / str(config.data.train))
+    splits = split_tasks(tasks, {"validation": 0.2, "held_out": 0.2}, seed=config.run.seed)
+    assert len(tasks) == 56
+    assert all(splits.values())
+
+    spec = importlib.util.spec_from_file_location("shop_environment", "shop/environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for task in tasks:
+        messages = tuple(record_demonstration(module.Shop, task))
+        played = Trajectory(
+            id="x", task=task, attempt=0, turns=(), messages=messages, outcome=Outcome.FINISHED, reward=None, score=None
+        )
+        assert module.reward(played) == (1.0, {"right": 1.0, "named_a_total": 1.0})
+        assert module.scorer(played) == 1.0
+        wrong = (*messages[:-1], {"role": "assistant", "content": "Total: 0"})
+        missed = Trajectory(
+            id="x", task=task, attempt=0, turns=(), messages=wrong, outcome=Outcome.FINISHED, reward=None, score=None
+        )
+        assert module.reward(missed)[0] == 0.2
+        assert module.scorer(missed) == 0.0

@@ -1,0 +1,106 @@
+"""The console: bars on a terminal, plain lines elsewhere, results apart from progress."""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console as RichConsole
+
+from sparring.tracking import Console
+from tests.tracking.builders import GROUP
+
+STEP = {
+    "rollout/reward/mean": 0.25,
+    "rollout/score/mean": 0.5,
+    "rollout/turns/mean": 3.0,
+    "analysis/batch_valid_ratio": 0.75,
+    "training/loss": -0.01234,
+    "timing_s/step": 12.34,
+}
+
+
+@dataclass
+class Interval:
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass
+class Evaluated:
+    name = "step 0"
+    task_ids = ("a", "b")
+    score = Interval(0.5, 0.25, 0.75)
+    success = Interval(0.5, 0.0, 1.0)
+    rewards = (0.0, 1.0)
+    seconds = 2.0
+
+
+def console(*, terminal: bool = False, quiet: bool = False) -> tuple[Console, io.StringIO, io.StringIO]:
+    progress, results = io.StringIO(), io.StringIO()
+    made = Console(
+        quiet,
+        progress=RichConsole(file=progress, force_terminal=terminal, width=150, highlight=False),
+        results=RichConsole(file=results, force_terminal=False, width=100),
+    )
+    return made, progress, results
+
+
+def play(shown: Console) -> None:
+    """What a trainer does: load, train two steps, validate inside, finish."""
+    with shown.phase("loading"):
+        pass
+    with shown.training(2, start=0, episodes=2):
+        for step in (1, 2):
+            shown.group_played(GROUP)
+            shown.log_metrics(step, STEP)
+        with shown.steps("validation: step 2", 1) as progress:
+            progress({"training/loss": 0.5})
+        shown.log_metrics(2, {"val/score/mean": 1.0})
+        shown.evaluated(Evaluated())
+    shown.finished(Path("runs/x"), "completed", 2)
+
+
+def test_without_a_terminal_every_step_is_one_plain_line() -> None:
+    shown, progress, _ = console()
+    play(shown)
+    lines = progress.getvalue().splitlines()
+    assert lines[1].startswith(
+        "step 1/2  reward 0.250  score 0.500  turns 3.0  valid groups 75%  loss -0.0123  s 12.3  ("
+    )
+    assert lines[1].endswith("s to go)")
+    assert sum(line.startswith("step 2/2") for line in lines) == 1
+    assert "step 0: success 0.500 [0.000, 1.000]  score 0.500 [0.250, 0.750]  reward 0.500  (2 tasks, 2.0 s)" in lines
+    assert lines[-1] == "completed after step 2; everything is in runs/x"
+    assert "\x1b" not in progress.getvalue()
+
+
+def test_on_a_terminal_bars_show_steps_and_episodes_and_are_gone_afterwards() -> None:
+    shown, progress, _ = console(terminal=True)
+    play(shown)
+    text = progress.getvalue()
+    assert "training" in text
+    assert "episodes" in text
+    assert "reward 0.250" in text
+    # The cursor is hidden while bars live, and shown again.
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_quiet_shows_no_progress_but_tables() -> None:
+    shown, progress, results = console(quiet=True)
+    play(shown)
+    shown.table("a [title]", ["name", "value"], [["[bold]x", 0.12345]])
+    assert progress.getvalue() == ""
+    assert "[bold]x" in results.getvalue()
+    assert "0.123" in results.getvalue()
+    assert "a [title]" in results.getvalue()
+
+
+def test_long_steps_say_how_long_is_left() -> None:
+    shown, progress, _ = console()
+    with shown.steps("warm start", 10) as advance:
+        for _ in range(10):
+            advance({"training/loss": 1.0})
+    lines = progress.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines[:-1]] == [f"warm start: {n}/10 loss 1.0000" for n in (2, 4, 6, 8)]
+    assert lines[-1].startswith("warm start: 10 in ")

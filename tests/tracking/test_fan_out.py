@@ -1,0 +1,85 @@
+"""Trackers are isolated from the run and from each other."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from sparring.config import Config, EnvironmentSection, RewardSection, TrackingSection
+from sparring.errors import ServiceError
+from sparring.tracking import Console, FanOut, MemoryTracker, RunFolder, open_trackers
+from sparring.tracking.worker import Worker
+from tests.tracking.builders import GROUP
+
+
+class Broken:
+    """Fails at everything."""
+
+    def __getattr__(self, name: str):
+        def fail(*_: object, **__: object) -> None:
+            raise OSError("no network")
+
+        return fail
+
+
+def test_a_failing_tracker_is_warned_about_once_and_the_others_hear_everything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before, after = MemoryTracker(), MemoryTracker()
+    tracker = FanOut([before, Broken(), Broken(), after])
+    tracker.log_metrics(1, {"a": 1.0})
+    tracker.log_groups(1, [GROUP], split="train")
+    tracker.log_finding({"kind": "x"})
+    tracker.log_artifact("a.json", [1])
+    tracker.close()
+    for memory in (before, after):
+        assert memory.metrics == [(1, {"a": 1.0})]
+        assert memory.groups == [(1, "train", (GROUP,))]
+        assert memory.findings == [{"kind": "x"}]
+        assert memory.artifacts == {"a.json": [1]}
+        assert memory.is_closed
+    assert [record.message for record in caplog.records] == [
+        "tracking: Broken failed (OSError('no network')); the run goes on, with a gap there"
+    ] * 2
+
+
+def test_a_worker_that_cannot_keep_up_leaves_jobs_out_and_says_how_many(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker("MLflow", capacity=2, drops_when_full=True)
+    started, go, done = threading.Event(), threading.Event(), list[int]()
+
+    def slow() -> None:
+        started.set()
+        go.wait(10)
+        done.append(0)
+
+    worker.submit(slow)
+    assert started.wait(10)
+    for number in (1, 2, 3, 4):
+        worker.submit(lambda number=number: done.append(number))
+    go.set()
+    worker.close()
+    assert done == [0, 1, 2]
+    assert "too slow, so 2 entries were left out" in caplog.text
+
+
+def test_closing_does_not_wait_longer_than_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
+    worker, go = Worker("MLflow", capacity=2), threading.Event()
+    worker.submit(lambda: go.wait(10))
+    worker.close(timeout=0.01)
+    go.set()
+    assert "did not finish within 0.01 s" in caplog.text
+
+
+def test_mlflow_that_is_not_installed_is_said_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    monkeypatch.delitem(__import__("sys").modules, "sparring.tracking.mlflow_tracker", raising=False)
+    config = Config(
+        environment=EnvironmentSection(target="a:b"),
+        reward=RewardSection(reward="a:b"),
+        tracking=TrackingSection(mlflow=True),
+    )
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(ServiceError, match=r"pip install 'sparring\[mlflow\]'"):
+        open_trackers(config, RunFolder(tmp_path), Console(quiet=True))

@@ -1,0 +1,159 @@
+"""A run folder is self-contained, never overwritten, and says truthfully how its run stands."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from sparring.config import Config, load_config
+from sparring.errors import DataError
+from sparring.plugins import load_object
+from sparring.tracking import RunFolder, list_runs
+
+RECIPE = """
+[data]
+train = "tasks.jsonl"
+held_out = "environment:held_out"
+[environment]
+target = "environment:World"
+[reward]
+reward = "judges.strict:reward"
+[warm_start]
+demonstrations = "log.jsonl"
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe in `toy/`, seen from a working directory beside it."""
+    folder = tmp_path / "toy"
+    (folder / "judges").mkdir(parents=True)
+    (folder / "environment.py").write_text("World = 1\n")
+    (folder / "judges" / "strict.py").write_text("reward = 7\n")
+    (folder / "tasks.jsonl").write_text('{"prompt": "hi"}\n')
+    (folder / "recipe.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return Path("toy/recipe.toml")
+
+
+def create(recipe: Path, name: str | None = None, *overrides: str) -> RunFolder:
+    return RunFolder.create(load_config(recipe, overrides), recipe, name=name)
+
+
+def test_the_recipe_of_a_run_loads_again_with_the_same_settings_and_absolute_files(recipe: Path) -> None:
+    folder = create(recipe, "one", "batch.group_size=4", "rollout.max_steps_off_policy=0")
+    again: Config = load_config(folder.recipe, ["batch.group_size=2"])
+    assert again.batch.group_size == 2
+    assert load_config(folder.recipe).batch.group_size == 4
+    assert again.rollout.max_steps_off_policy == 0
+    assert again.run.name == "one"
+    assert again.data.train == str(Path("toy/tasks.jsonl").resolve())
+    assert again.data.held_out == "environment:held_out"
+    assert again.warm_start is not None
+    assert again.warm_start.demonstrations == str(Path("toy/log.jsonl").resolve())
+
+
+def test_code_beside_the_recipe_and_code_that_it_names_travels_with_the_run(recipe: Path) -> None:
+    folder = create(recipe)
+    recipe.with_name("environment.py").write_text("World = 2\n")
+    assert load_object("environment:World", beside=folder.recipe.parent) == 1
+    assert load_object("judges.strict:reward", beside=folder.recipe.parent) == 7
+
+
+def test_runs_without_a_name_are_numbered_after_the_recipe_folder(recipe: Path) -> None:
+    assert [create(recipe).path.name for _ in range(2)] == ["toy-001", "toy-002"]
+    Path("runs/toy-009").mkdir()
+    assert create(recipe).path.name == "toy-010"
+
+
+def test_a_named_run_is_never_overwritten(recipe: Path) -> None:
+    create(recipe, "mine")
+    with pytest.raises(DataError, match=r"runs/mine exists.*never overwritten.*--resume runs/mine"):
+        create(recipe, "mine")
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", ".."])
+def test_a_name_that_leaves_the_runs_folder_is_refused(recipe: Path, name: str) -> None:
+    with pytest.raises(DataError, match="not the name of a folder"):
+        create(recipe, name)
+
+
+def test_the_manifest_holds_versions_the_seed_and_hashes_that_follow_the_content(recipe: Path) -> None:
+    first = json.loads((create(recipe, None, "run.seed=5").path / "manifest.json").read_text())
+    recipe.with_name("tasks.jsonl").write_text('{"prompt": "changed"}\n')
+    second = json.loads((create(recipe).path / "manifest.json").read_text())
+    assert first["seed"] == 5
+    assert first["versions"]["python"].startswith("3.")
+    assert first["config"]["batch"]["group_size"] == 8
+    changed = {Path(path).name for path in first["sha256"] if first["sha256"][path] != second["sha256"][path]}
+    assert changed == {"tasks.jsonl"}
+    assert {Path(path).name for path in first["sha256"]} == {
+        "recipe.toml",
+        "environment.py",
+        "strict.py",
+        "tasks.jsonl",
+    }
+
+
+def test_a_folder_without_recipe_is_no_run(tmp_path: Path) -> None:
+    assert not RunFolder.is_run(tmp_path)
+    with pytest.raises(DataError, match=r"holds no run\.toml"):
+        RunFolder(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        RunFolder(tmp_path / "none")
+
+
+def test_status_keeps_the_last_step_until_a_new_one_comes(recipe: Path) -> None:
+    folder = create(recipe)
+    assert folder.status()["status"] == "created"
+    folder.set_status("running", step=3)
+    folder.set_status("failed", reason="no disk")
+    status = folder.status()
+    assert (status["status"], status["step"], status["reason"]) == ("failed", 3, "no disk")
+    assert status["process"]["pid"] == os.getpid()
+
+
+def test_a_running_run_whose_process_is_gone_reads_interrupted(recipe: Path) -> None:
+    folder = create(recipe)
+    folder.set_status("running", step=1)
+    assert folder.status()["status"] == "running"
+    status = json.loads((folder.path / "status.json").read_text())
+    # The same pid, but another process: it started at another time.
+    status["process"]["started"] += 1
+    (folder.path / "status.json").write_text(json.dumps(status))
+    assert folder.status()["status"] == "interrupted"
+
+
+def test_a_stop_request_reaches_the_process_and_is_forgotten_by_the_next_start(recipe: Path) -> None:
+    folder = create(recipe)
+    folder.set_status("running", step=0)
+    received: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        assert folder.request_stop()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert received == [signal.SIGTERM]
+    assert folder.stop_requested()
+    folder.set_status("stopped")
+    assert folder.stop_requested()
+    folder.set_status("running")
+    assert not folder.stop_requested()
+
+
+def test_evaluations_are_numbered_and_none_is_replaced(recipe: Path) -> None:
+    folder = create(recipe)
+    assert folder.next_evaluation_path().name == "held_out-001.json"
+    folder.next_evaluation_path().write_text("{}")
+    assert folder.next_evaluation_path().name == "held_out-002.json"
+
+
+def test_runs_are_listed_oldest_first_and_other_folders_are_passed_over(recipe: Path) -> None:
+    assert list_runs(Path("runs")) == []
+    create(recipe, "b")
+    create(recipe, "a")
+    os.utime("runs/b/run.toml", ns=(1, 1))
+    Path("runs/notes").mkdir()
+    assert [folder.path.name for folder in list_runs(Path("runs"))] == ["b", "a"]

@@ -1,0 +1,290 @@
+"""The learner against transformers' own forward and autograd, on a tiny random Llama in fp32."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparring.errors import ConfigError, DataError
+from sparring.training.learner import TorchLearner
+from sparring.training.sequences import build_batch, demonstration_batch, expanded
+
+EVERY_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+
+
+@pytest.fixture
+def batch(turn, group):
+    """Two groups that share a system prompt; one trajectory forks, one has two roots, temperatures differ."""
+    system = [1, 2, 3, 4]
+    fork = [
+        turn(0, None, [*system, 5, 6], [7, 8, 9], sampled=-4.0),
+        turn(1, 0, [*system, 5, 6, 7, 8, 9, 10, 11], [12, 13], temperature=0.7, sampled=-4.0),
+        turn(2, 0, [*system, 5, 6, 7, 8, 9, 10, 14], [15], sampled=-4.0),
+    ]
+    line = [
+        turn(0, None, [*system, 5, 6], [20, 21], sampled=-3.5),
+        turn(1, 0, [*system, 5, 6, 20, 21, 22], [23, 24], sampled=-3.5),
+    ]
+    roots = [
+        turn(0, None, [*system, 30], [31, 32], sampled=-4.0),
+        turn(1, None, [*system, 33], [34], sampled=-4.0),
+    ]
+    groups = [group("a", fork, line), group("b", roots, [turn(0, None, [*system, 30], [40, 41])])]
+    return build_batch(groups, {"a-0": 1.5, "a-1": -0.5, "b-0": -1.0, "b-1": 1.0})
+
+
+def gradients(policy):
+    return torch.cat([p.grad.flatten() for p in policy.trained.values()])
+
+
+def distance(one, other):
+    return ((one - other).norm() / other.norm()).item()
+
+
+def transformers_logprobs(policy, batch):
+    """Log-probabilities of the masked tokens of an expanded batch, one plain forward of the whole model each."""
+    found = []
+    for sequence in batch.sequences:
+        segments = [batch.segments[index] for index in sequence.segments]
+        ids = torch.tensor([[token for s in segments for token in s.token_ids]])
+        mask = torch.tensor([m for s in segments for m in s.mask])
+        temperatures = torch.tensor([s.temperature for s in segments for _ in s.mask])
+        logits = policy.module(input_ids=ids).logits[0, :-1] / temperatures[1:, None]
+        found.append(logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0][mask[1:]])
+    return torch.cat(found)
+
+
+def field(batch, name):
+    return torch.tensor([v for s in batch.segments for v, m in zip(getattr(s, name), s.mask, strict=True) if m])
+
+
+def reference_gradients(policy, batch):
+    """PPO written out again, over transformers' forward and without any sharing."""
+    whole = expanded(batch)
+    logprobs, advantages = transformers_logprobs(policy, whole), field(whole, "advantages")
+    ratio = (logprobs - field(whole, "sampled_logprobs")).exp()
+    loss = -(torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages) * field(whole, "weights")).sum()
+    for parameter in policy.trained.values():
+        parameter.grad = None
+    loss.backward()
+    result = gradients(policy)
+    for parameter in policy.trained.values():
+        parameter.grad = None
+    return loss.item(), result
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [EVERY_LINEAR, ("q_proj", "v_proj"), ("k_proj",), ("v_proj", "up_proj"), ("gate_proj", "o_proj"), ()],
+    ids=lambda targets: "-".join(targets) or "full",
+)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_loss_and_gradients_equal_those_of_transformers_on_expanded_sequences(tiny_policy, batch, targets, tied):
+    policy = tiny_policy(targets, tied=tied)
+    expected_loss, expected = reference_gradients(policy, batch)
+    metrics = TorchLearner(policy).forward_backward(batch, "ppo", CLIP)
+    assert metrics["training/loss"] == pytest.approx(expected_loss, rel=1e-4)
+    assert distance(gradients(policy), expected) <= 1e-4
+    assert 0 < metrics["training/clip_fraction"] < 1  # else the comparison would prove little
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")  # peft warns; ours is exact
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_adapter_on_the_output_matrix_is_played_and_trained(tiny_policy, batch, tied):
+    policy = tiny_policy(("lm_head", "q_proj"), tied=tied)
+    learner = TorchLearner(policy)
+    whole = expanded(batch)
+    assert torch.allclose(learner.logprobs(whole), transformers_logprobs(policy, whole), atol=1e-5)
+    _, expected = reference_gradients(policy, batch)
+    learner.forward_backward(batch, "ppo", CLIP)
+    assert distance(gradients(policy), expected) <= 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_an_adapter_on_what_is_not_linear_is_refused(tiny_policy):
+    with pytest.raises(ConfigError, match=r"model\.lora_targets: adapts .*embed_tokens"):
+        tiny_policy(("embed_tokens",))
+
+
+def test_logprobs_equal_those_of_transformers(tiny_policy, batch):
+    policy = tiny_policy()
+    whole = expanded(batch)
+    assert torch.allclose(TorchLearner(policy).logprobs(whole), transformers_logprobs(policy, whole), atol=1e-5)
+
+
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "generic"])
+@pytest.mark.parametrize("targets", [EVERY_LINEAR, ()], ids=["lora", "full"])
+@pytest.mark.parametrize("budget", [1, 20, 25, 10_000])
+def test_microbatches_and_forwards_change_neither_loss_nor_gradient(tiny_policy, batch, targets, budget, lean):
+    policy = tiny_policy(targets)
+    expected_loss, expected = reference_gradients(policy, batch)
+    policy.is_lean = lean
+    metrics = TorchLearner(policy, max_tokens_per_microbatch=budget).forward_backward(batch, "ppo", CLIP)
+    assert metrics["training/loss"] == pytest.approx(expected_loss, rel=1e-4)
+    assert metrics["training/trained_tokens"] == batch.num_trained_tokens
+    assert distance(gradients(policy), expected) <= 1e-4
+
+
+tokens = st.lists(st.integers(0, 49), min_size=1, max_size=4)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), system=tokens)
+def test_shared_and_expanded_forms_have_the_same_gradient(tiny_policy, turn, group, data, system):
+    members = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        turns = []
+        for id in range(data.draw(st.integers(1, 4))):
+            parent = data.draw(st.sampled_from([None, *range(id)]))
+            before = tuple(system) if parent is None else turns[parent].prompt_ids + turns[parent].token_ids
+            turns.append(turn(id, parent, (*before, *data.draw(tokens)), data.draw(tokens), sampled=-4.0))
+        members.append(turns)
+    advantages = {f"t-{i}": (-1.0) ** i * (i + 1) for i in range(len(members))}
+    batch = build_batch([group("t", *members)], advantages)
+    policy = tiny_policy(("q_proj", "v_proj", "down_proj"))
+    results = []
+    for form in (batch, expanded(batch)):
+        metrics = TorchLearner(policy).forward_backward(form, "importance_sampling", {})
+        results.append((metrics["training/loss"], gradients(policy)))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-4, abs=1e-6)
+    assert distance(results[0][1], results[1][1]) <= 1e-4
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "trajectory_mean", "sum"])
+def test_leaving_out_trajectories_without_advantage_changes_no_gradient(tiny_policy, turn, group, reduction):
+    members = [[turn(0, None, [1, 2], answer)] for answer in ([3, 4], [5], [6, 7, 8])]
+    groups, advantages = [group("t", *members)], {"t-0": 1.0, "t-1": 0.0, "t-2": -1.0}
+    policy, found = tiny_policy(), []
+    for drop in (True, False):
+        made = build_batch(groups, advantages, reduction=reduction, drop_zero_advantage=drop)
+        metrics = TorchLearner(policy).forward_backward(made, "importance_sampling", {})
+        found.append((metrics["training/trained_tokens"], metrics["training/loss"], gradients(policy)))
+    assert (found[0][0], found[1][0]) == (5, 6)
+    assert found[0][1] == pytest.approx(found[1][1])
+    assert distance(found[0][2], found[1][2]) <= 1e-5
+
+
+def test_two_calls_before_a_step_add_their_gradients(tiny_policy, batch):
+    policy = tiny_policy()
+    learner = TorchLearner(policy)
+    learner.forward_backward(batch, "ppo", CLIP)
+    once = gradients(policy)
+    learner.forward_backward(batch, "ppo", CLIP)
+    assert distance(gradients(policy), 2 * once) <= 1e-6
+
+
+def test_a_step_is_clipped_reported_and_clears_the_gradient(tiny_policy, batch):
+    policy = tiny_policy()
+    learner = TorchLearner(policy, grad_clip_norm=0.01)
+    learner.forward_backward(batch, "ppo", CLIP)
+    norm = gradients(policy).norm().item()
+    before = {name: p.detach().clone() for name, p in policy.trained.items()}
+    metrics = learner.optim_step(0.1)
+    assert metrics == {"training/grad_norm": pytest.approx(norm), "training/learning_rate": 0.1}
+    assert all(p.grad is None for p in policy.trained.values())
+    # AdamW's first step moves every weight by rate * g / (|g| + eps), with the clipped g.
+    moved = max((p - before[name]).abs().max().item() for name, p in policy.trained.items())
+    assert 0.09 < moved <= 0.1001
+
+
+@pytest.mark.parametrize("targets", [EVERY_LINEAR, ()], ids=["lora", "full"])
+def test_supervised_steps_learn_a_demonstration(tiny_policy, targets):
+    learner = TorchLearner(tiny_policy(targets))
+    lesson = demonstration_batch([([1, 2, 3, 4, 5], [False, False, True, True, True])])
+    losses = []
+    for _ in range(40):
+        losses.append(learner.forward_backward(lesson, "cross_entropy", {})["training/loss"])
+        learner.optim_step(0.05)
+    # The adapter cannot go below about 0.8 here: the frozen output matrix bounds how far apart its logits can be.
+    assert losses[-1] < 0.9 < 3 < losses[0]
+    assert learner.logprobs(lesson).exp().min() > 0.3
+
+
+def test_on_policy_metrics_say_so(tiny_policy, turn, group):
+    policy = tiny_policy()
+    learner = TorchLearner(policy)
+    first = build_batch([group("t", [turn(0, None, [1, 2], [3, 4])])], {"t-0": 1.0})
+    exact = replace(turn(0, None, [1, 2], [3, 4]), sampled_logprobs=tuple(learner.logprobs(first).tolist()))
+    metrics = learner.forward_backward(build_batch([group("t", [exact])], {"t-0": 1.0}), "ppo", CLIP)
+    expected = {
+        "loss": -1.0,  # -rho * A with rho = 1, averaged over the tokens of the one trajectory
+        "ratio_mean": 1.0, "ratio_min": 1.0, "ratio_max": 1.0, "clip_fraction": 0.0, "effective_sample_size": 1.0,
+        "logprob_difference_mean": 0.0, "logprob_difference_max": 0.0, "kl_k1": 0.0, "kl_k3": 0.0,
+        "tokens": 4.0, "trained_tokens": 2.0,
+    }  # fmt: skip
+    assert {k: metrics[f"training/{k}"] for k in expected} == pytest.approx(expected, abs=1e-5)
+    assert 0 < metrics["training/entropy"] < math.log(50)
+
+
+def test_a_loss_that_is_not_finite_is_refused_and_leaves_no_gradient(tiny_policy, turn, group):
+    policy = tiny_policy()
+    bad = build_batch([group("t", [turn(0, None, [1, 2], [3], sampled=-1e9)])], {"t-0": 1.0})
+    with pytest.raises(DataError, match="the loss of a microbatch of 1 tokens is -inf"):
+        TorchLearner(policy).forward_backward(bad, "importance_sampling", {})
+    assert all(p.grad is None for p in policy.trained.values())
+
+
+def test_a_gradient_that_is_not_finite_is_refused_and_leaves_the_weights(tiny_policy, batch):
+    policy = tiny_policy()
+    learner = TorchLearner(policy)
+    before = learner.export_weights().fingerprint
+    learner.forward_backward(batch, "ppo", CLIP)
+    next(iter(policy.trained.values())).grad[0, 0] = math.nan
+    with pytest.raises(DataError, match="the gradient norm is nan"):
+        learner.optim_step(0.1)
+    assert policy.snapshot().fingerprint == before
+    assert learner.optim_step(0.1)["training/grad_norm"] == 0.0
+
+
+def test_exported_weights_are_one_object_until_a_step_and_untouched_by_it(tiny_policy, batch):
+    policy = tiny_policy()
+    learner = TorchLearner(policy)
+    exported = learner.export_weights()
+    assert learner.export_weights() is exported
+    copies = {name: tensor.clone() for name, tensor in exported.tensors.items()}
+    learner.forward_backward(batch, "ppo", CLIP)
+    learner.optim_step(0.1)
+    assert all(torch.equal(exported.tensors[name], copy) for name, copy in copies.items())
+    assert learner.export_weights().fingerprint != exported.fingerprint
+
+
+@pytest.mark.parametrize("targets", [EVERY_LINEAR, ()], ids=["lora", "full"])
+def test_a_restored_learner_continues_bit_for_bit(tiny_policy, batch, tmp_path, targets):
+    def step(learner):
+        learner.forward_backward(batch, "ppo", CLIP)
+        learner.optim_step(0.01)
+
+    learner = TorchLearner(tiny_policy(targets))
+    step(learner)
+    step(learner)
+    learner.save_state(tmp_path)
+    step(learner)
+    restored = TorchLearner(tiny_policy(targets))
+    restored.load_state(tmp_path)
+    step(restored)
+    assert restored.export_weights().fingerprint == learner.export_weights().fingerprint
+    fresh = TorchLearner(tiny_policy(targets))
+    fresh.load_state(tmp_path)
+    fresh.reset_optimizer()
+    step(fresh)
+    assert fresh.export_weights().fingerprint != learner.export_weights().fingerprint
+
+
+def test_state_of_another_adapter_is_refused_by_name_and_changes_nothing(tiny_policy, tmp_path):
+    TorchLearner(tiny_policy(("q_proj",))).save_state(tmp_path)
+    policy = tiny_policy(("q_proj", "v_proj"))
+    learner = TorchLearner(policy)
+    before = policy.snapshot().fingerprint
+    with pytest.raises(DataError, match=r"missing .*v_proj\.lora_A"):
+        learner.load_state(tmp_path)
+    (tmp_path / "optimizer.safetensors").write_bytes(b"\x80\x04not safetensors")
+    with pytest.raises(DataError, match=r"optimizer\.safetensors cannot be read as safetensors"):
+        learner.load_state(tmp_path)
+    (tmp_path / "optimizer.safetensors").unlink()
+    with pytest.raises(DataError, match=r"optimizer\.safetensors cannot be read"):
+        learner.load_state(tmp_path)
+    assert policy.snapshot().fingerprint == before

@@ -1,0 +1,203 @@
+"""Turns become a forest: each sampled token once, each distinct prompt token once."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparring.errors import DataError
+from sparring.training.packing import pack
+from sparring.training.sequences import build_batch, demonstration_batch, expanded
+from sparring.types import Outcome
+
+
+def masked(batch):
+    """Masked (id, log-probability, advantage, weight) of all segments."""
+    return [
+        row[1:]
+        for s in batch.segments
+        for row in zip(s.mask, s.token_ids, s.sampled_logprobs, s.advantages, s.weights, strict=True)
+        if row[0]
+    ]
+
+
+def path_ids(batch, sequence):
+    return [token for index in sequence.segments for token in batch.segments[index].token_ids]
+
+
+def shape(batch):
+    return [(s.parent, s.token_ids, "".join("01"[m] for m in s.mask)) for s in batch.segments]
+
+
+def test_turns_that_extend_each_other_are_one_sequence(turn, group):
+    turns = [turn(0, None, [1, 2], [3, 4]), turn(1, 0, [1, 2, 3, 4, 5], [6])]
+    batch = build_batch([group("t", turns)], {"t-0": 2.0}, reduction="sum")
+    assert shape(batch) == [(None, (1, 2), "00"), (0, (3, 4, 5, 6), "1101")]
+    assert batch.segments[1].advantages == (2.0, 2.0, 0.0, 2.0)
+    assert batch.segments[1].sampled_logprobs == (-1.0, -1.0, 0.0, -1.0)
+    assert [(s.segments, s.trajectory_id) for s in batch.sequences] == [((0, 1), "t-0")]
+
+
+def test_prompts_are_shared_as_far_as_they_agree_and_sampled_tokens_never(turn, group):
+    # System prompt 1 2 for all, question 3 for group a and 4 for group b; two members answer alike.
+    a = group("a", [turn(0, None, [1, 2, 3], [7])], [turn(0, None, [1, 2, 3], [7])])
+    b = group("b", [turn(0, None, [1, 2, 4], [8])])
+    batch = build_batch([a, b], {"a-0": 1.0, "a-1": -1.0, "b-0": 1.0}, reduction="sum")
+    assert batch.num_tokens == 7
+    assert Counter(s.token_ids for s in batch.segments) == Counter([(1, 2), (3,), (4,), (7,), (7,), (8,)])
+    assert [path_ids(batch, s) for s in batch.sequences] == [[1, 2, 3, 7], [1, 2, 3, 7], [1, 2, 4, 8]]
+
+
+def test_branches_share_what_was_played_and_what_they_go_on_with(turn, group):
+    # After the answer 2, two branches go on with 5 6, then 7 or 8.
+    turns = [
+        turn(0, None, [1], [2]),
+        turn(1, 0, [1, 2, 5, 6, 7], [10]),
+        turn(2, 0, [1, 2, 5, 6, 8], [11]),
+    ]
+    batch = build_batch([group("t", turns)], {"t-0": 1.0}, reduction="sum")
+    assert sorted(path_ids(batch, s) for s in batch.sequences) == [[1, 2, 5, 6, 7, 10], [1, 2, 5, 6, 8, 11]]
+    assert batch.num_tokens == 8  # 1 | 2 | 5 6 | 7 | 8 | 10 | 11
+    assert sorted(row[0] for row in masked(batch)) == [2, 10, 11]
+
+
+def test_a_second_root_is_a_second_sequence_of_the_same_trajectory(turn, group):
+    turns = [turn(0, None, [1, 2], [3]), turn(1, None, [1, 9], [4])]
+    batch = build_batch([group("t", turns)], {"t-0": 1.0}, reduction="sum")
+    assert [s.trajectory_id for s in batch.sequences] == ["t-0", "t-0"]
+    assert sorted(path_ids(batch, s) for s in batch.sequences) == [[1, 2, 3], [1, 9, 4]]
+    assert batch.num_tokens == 5  # the 1 once
+
+
+def test_a_change_of_temperature_starts_a_segment(turn, group):
+    turns = [turn(0, None, [1], [2], temperature=0.5), turn(1, 0, [1, 2, 3], [4], temperature=2.0)]
+    batch = build_batch([group("t", turns)], {"t-0": 1.0})
+    assert {s.token_ids: s.temperature for s in batch.segments if any(s.mask)} == {(2,): 0.5, (4,): 2.0}
+
+
+def test_reductions_count_trajectories_that_are_left_out(turn, group):
+    # Trained tokens 1, 3 and 4; the last has no advantage.
+    members = [[turn(0, None, [1], [2] * size)] for size in (1, 3, 4)]
+    advantages = {"t-0": 1.0, "t-1": -1.0, "t-2": 0.0}
+    weights = {
+        reduction: sorted(
+            {row[3] for row in masked(build_batch([group("t", *members)], advantages, reduction=reduction))}
+        )
+        for reduction in ("token_mean", "trajectory_mean", "sum")
+    }
+    assert weights == {
+        "token_mean": pytest.approx([1 / 8]),
+        "trajectory_mean": pytest.approx([1 / 9, 1 / 3]),
+        "sum": [1.0],
+    }
+
+
+def test_a_trajectory_without_tokens_counts_and_trains_nothing(turn, group):
+    batch = build_batch([group("t", [], [turn(0, None, [1], [2])])], {"t-0": -1.0, "t-1": 1.0})
+    assert masked(batch) == [(2, -1.0, 1.0, 0.5)]
+    assert build_batch([group("t", [], [])], {"t-0": -1.0, "t-1": 1.0}, reduction="token_mean").segments == ()
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ([(0, None, [1, 2], [3, 4]), (1, 0, [1, 2, 3, 9, 5], [6])], "token mismatch. Turn 1"),
+        ([(0, None, [1, 2], [3]), (1, 7, [1, 2, 3], [6])], "1 turns extend a turn that it does not have"),
+        ([(0, None, [], [3])], "turn 0 has no prompt"),
+    ],
+)
+def test_turns_that_do_not_fit_together_are_refused(turn, group, turns, message):
+    with pytest.raises(DataError, match=message):
+        build_batch([group("t", [turn(*one) for one in turns])], {"t-0": 1.0})
+
+
+def test_an_infrastructure_failure_is_never_built_into_a_batch(turn, group):
+    good = group("t", [turn(0, None, [1], [2])])
+    lost = replace(good.trajectories[0], outcome=Outcome.INFRASTRUCTURE_ERROR)
+    with pytest.raises(AssertionError):
+        build_batch([replace(good, trajectories=(lost,))], {"t-0": 1.0})
+
+
+def test_demonstrations_share_prompts_and_end_with_what_is_learned():
+    batch = demonstration_batch(
+        [([1, 2, 3, 4, 5, 6], [False, False, True, False, True, False]), ([1, 2, 9], [False, False, True])]
+    )
+    assert sorted(shape(batch), key=str) == [(0, (3, 4, 5), "101"), (0, (9,), "1"), (None, (1, 2), "00")]
+    assert {row[3] for row in masked(batch)} == {1 / 3}
+
+
+@pytest.mark.parametrize("mask", [[False, False], [True, False]])
+def test_a_demonstration_that_teaches_nothing_or_has_no_prompt_is_refused(mask):
+    with pytest.raises(DataError, match="demonstration 0"):
+        demonstration_batch([([1, 2], mask)])
+
+
+@st.composite
+def played(draw):
+    """Turns (id, parent, prompt, answer, temperature) of a random tree over few ids, so that prompts often agree."""
+    tokens = st.lists(st.integers(0, 2), max_size=3).map(tuple)
+    turns = []
+    for id in range(draw(st.integers(1, 5))):
+        parent = draw(st.sampled_from([None, *range(id)]))
+        before = () if parent is None else turns[parent][2] + turns[parent][3]
+        prompt = before + draw(tokens)
+        # Engines answer with at least the stop id, but nothing here depends on it.
+        turns.append((id, parent, prompt or (0,), draw(tokens), draw(st.sampled_from([1.0, 0.5]))))
+    return turns
+
+
+# The fixtures only build values, so sharing them between examples is harmless.
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(members=st.lists(played(), min_size=1, max_size=4), budget=st.integers(1, 40))
+def test_every_sampled_token_is_trained_once_in_its_context_however_shared_and_packed(turn, group, members, budget):
+    made = group("t", *([turn(*one[:4], temperature=one[4]) for one in turns] for turns in members))
+    advantages = {f"t-{i}": float(i + 1) for i in range(len(members))}
+    batch = build_batch([made], advantages, reduction="sum")
+
+    expected = Counter(
+        (prompt + answer[:offset], token, temperature, float(i + 1))
+        for i, turns in enumerate(members)
+        for _, _, prompt, answer, temperature in turns
+        for offset, token in enumerate(answer)
+    )
+    assert contexts(batch) == expected
+    assert contexts(expanded(batch)) == expected
+    parts = pack(batch, budget)
+    assert sum((contexts(part) for part in parts), Counter()) == expected
+    assert all(part.num_tokens <= budget or len(part.sequences) == 1 for part in parts)
+    for part in [batch, *parts]:
+        assert all(s.parent is None or s.parent < index for index, s in enumerate(part.segments))
+        assert all(not s.mask[0] for s in part.segments if s.parent is None)
+        assert all(w == 0 for s in part.segments for w, m in zip(s.weights, s.mask, strict=True) if not m)
+
+
+def contexts(batch):
+    """(all tokens before it, id, temperature, advantage) of each masked token."""
+    found, before = Counter(), []
+    for s in batch.segments:
+        path = () if s.parent is None else before[s.parent] + batch.segments[s.parent].token_ids
+        before.append(path)
+        for offset, (token, m, advantage) in enumerate(zip(s.token_ids, s.mask, s.advantages, strict=True)):
+            if m:
+                found[path + s.token_ids[:offset], token, s.temperature, advantage] += 1
+    return found
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_no_distinct_prompt_token_is_stored_twice(turn, group, prompts):
+    made = group("t", *([turn(0, None, prompt, [9])] for prompt in prompts))
+    batch = build_batch([made], {f"t-{i}": 1.0 for i in range(len(prompts))})
+    prefixes = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)}
+    assert batch.num_tokens == len(prefixes) + len(prompts)
+
+
+def test_packing_keeps_a_group_together_so_that_its_prompt_is_computed_once(turn, group):
+    groups = [group(n, *([turn(0, None, [p] * 10, [1, 2])] for _ in range(3))) for n, p in (("a", 5), ("b", 6))]
+    batch = build_batch(groups, {f"{n}-{i}": 1.0 for n in "ab" for i in range(3)})
+    assert [part.num_tokens for part in pack(batch, 16)] == [16, 16]
+    assert [part.num_tokens for part in pack(batch, 32)] == [32]
+    # A path of 12 does not fit into 5; each goes alone with its prompt.
+    assert [part.num_tokens for part in pack(batch, 5)] == [12] * 6
