@@ -150,6 +150,7 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
         lora_rank=section.lora_rank if is_lora else None,
         lora_alpha=section.lora_alpha,
         lora_targets=section.lora_targets,
+        lora_layers=section.lora_layers,
         seed=config.run.seed,
     )
 

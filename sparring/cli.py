@@ -307,12 +307,12 @@ def _show_evaluations(
         [
             evaluation.name, interval(evaluation.success), interval(evaluation.score),
             sum(evaluation.rewards) / len(evaluation.rewards), sum(evaluation.turns) / len(evaluation.turns),
-            len(evaluation.task_ids), round(evaluation.seconds, 1),
+            len(evaluation.task_ids),
         ]
         for evaluation in evaluations
     ]  # fmt: skip
     console = Console()
-    columns = ["policy", "success", "score", "reward", "turns", "tasks", "seconds"]
+    columns = ["policy", "success", "score", "reward", "turns", "tasks"]
     console.table(f"{title} (95 % intervals in brackets)", columns, rows)
     if comparisons:
         differences = [

@@ -40,6 +40,7 @@ class ModelSection(Section):
     trained_weights: Literal["lora", "full"] = Field("lora")
     lora_rank: int = Field(32, ge=1)
     lora_alpha: float = Field(64, gt=0)
+    lora_layers: int | None = Field(None, ge=1, description="Adapt only this many last layers; fewer train faster. None adapts all.")
     lora_targets: tuple[str, ...] = Field(strict=False, default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
 
 
@@ -325,7 +326,7 @@ def _conflicts(config: Config) -> list[ConfigProblem]:
             "truncated distribution would be biased; use 1.0 and lower the temperature instead.",
         )
     if model.trained_weights == "full":
-        for key in given("model", "lora_rank", "lora_alpha", "lora_targets"):
+        for key in given("model", "lora_rank", "lora_alpha", "lora_layers", "lora_targets"):
             refuse(f"model.{key}", "is given, but trained_weights = 'full' trains no adapter; leave it out.")
     waits = math.ceil((rollout.staleness_window - 1) / batch.global_batch_size)
     if waits > rollout.max_steps_off_policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,6 +125,13 @@ class MultiTurnRLTrainer:
     def evaluate_weights(self, weights: Weights, name: str) -> Evaluation:
         """Play the held-out tasks with some weights of this run's model, at the recipe's evaluation settings; blocks."""
         return background.submit(self._evaluate_weights(weights, name)).result()
+
+    def continue_warm_start(self, seconds: float) -> Weights:
+        """A control for RL: the warm start continued on the same demonstrations for this long, optimizer fresh; blocks.
+
+        The learner holds these weights afterwards. Raises UsageError for a recipe without warm start.
+        """
+        return background.submit(self._continue_warm_start(seconds)).result()
 
     @property
     def parts(self) -> Parts:
@@ -249,6 +257,19 @@ class MultiTurnRLTrainer:
             )  # fmt: skip
         parts.learner.reset_optimizer()
         checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0, "position": 0})
+
+    async def _continue_warm_start(self, seconds: float) -> Weights:
+        section, parts, folder = self.config.warm_start, self._parts, self.folder
+        if section is None or parts is None or folder is None:
+            raise UsageError("there is no warm start to continue: train a recipe that has [warm_start] first.")
+        parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
+        conversations = await asyncio.to_thread(demonstrations, parts, section.num_demonstrations, section.demonstrations)
+        with self._console.phase(f"control: the warm start continued for {seconds:.0f} s"):
+            await warm_start(
+                parts.learner, conversations, steps=sys.maxsize, batch_size=section.batch_size,
+                learning_rate=section.learning_rate, seed=self.config.run.seed + 1, max_seconds=seconds,
+            )  # fmt: skip
+        return parts.learner.export_weights()
 
     async def _validate(self, parts: Parts, step: int, tracker: Tracker) -> Evaluation:
         section = self.config.evaluation

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
 from sparring.rewards import json_fields
 from sparring.scorers import json_exact
-from sparring.types import Message, Task
+from sparring.types import Message, Task, Trajectory
 
 Split: TypeAlias = Literal["train", "validation", "held_out"]
 Check: TypeAlias = Literal["replaced", "table", "hold"]
@@ -247,3 +247,8 @@ def clerk_log(
             skipped = frozenset(rng.sample(checks, min(num_skipped, len(checks))))
         log.append(record_demonstration(InspectionDesk, task, clerk(task, skipped)))
     return log
+
+
+def shuffled_reward(trajectory: Trajectory) -> float:
+    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    return random.Random(trajectory.id).choice((0.1, 0.4, 0.7, 1.0))

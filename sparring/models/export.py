@@ -14,7 +14,7 @@ from sparring.models.policy import Policy
 
 
 def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
-    """adapter_config.json and adapter_model.safetensors as plain `PeftModel.from_pretrained` reads, and the tokenizer."""
+    """adapter_config.json and adapter_model.safetensors as `PeftModel.from_pretrained` reads, and the tokenizer."""
     module = policy.module
     assert isinstance(module, PeftModel)
     module.peft_config["default"].base_model_name_or_path = base_model

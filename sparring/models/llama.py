@@ -87,16 +87,26 @@ def is_supported(config: Any) -> bool:
     return rope.get("rope_type", "default") in ("default", "llama3", "linear")
 
 
-def fuse(model: Any, *, max_positions: int, read: Callable[[str, Tensor], Tensor]) -> LlamaWeights:
-    """Arrange a transformers causal LM for the forward. `read(name, tensor)` gives what to use for a named parameter."""
+def fuse(
+    model: Any,
+    *,
+    max_positions: int,
+    read: Callable[[str, Tensor], Tensor],
+    reuse: Callable[[tuple[str, ...], Callable[[], Tensor]], Tensor] | None = None,
+) -> LlamaWeights:
+    """Arrange a transformers causal LM for the forward. `read(name, tensor)` gives what to use for a named parameter;
+    `reuse(names, stack)` may return an earlier stacked matrix of these parameters instead of calling `stack`."""
     config, base = model.config, model.model
 
     def stacked(prefix: str, parts: tuple[str, ...], kind: str) -> Tensor:
-        pieces = [
-            read(f"{prefix}.{part}.{kind}", getattr(base.get_submodule(f"{prefix.removeprefix('model.')}.{part}"), kind))
-            for part in parts
-        ]
-        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+        names = tuple(f"{prefix}.{part}.{kind}" for part in parts)
+        modules = [base.get_submodule(f"{prefix.removeprefix('model.')}.{part}") for part in parts]
+
+        def stack() -> Tensor:
+            pieces = [read(name, getattr(module, kind)) for name, module in zip(names, modules, strict=True)]
+            return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+
+        return stack() if reuse is None else reuse(names, stack)
 
     layers = []
     for index, layer in enumerate(base.layers):
@@ -192,7 +202,7 @@ def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor) -> Tenso
     return out.reshape(num_new, shape.num_heads * head_dim)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def causal_mask(num_new: int, num_all: int, repeat: int, device: torch.device) -> Tensor:
     """Which of S keys each of T queries sees, the queries being the last T tokens, stacked `repeat` times: [repeat*T, S]."""
     with torch.inference_mode(False):

@@ -66,10 +66,12 @@ class Policy:
         lora_rank: int | None = None,
         lora_alpha: float = 64,
         lora_targets: tuple[str, ...] = (),
+        lora_layers: int | None = None,
         seed: int = 0,
     ) -> None:
         """`lora_rank` None trains every weight; else an adapter is drawn from `seed` and only it is trained.
 
+        `lora_layers` adapts only that many last layers: no gradient goes below them, so less is computed and kept.
         Raises ConfigError when `lora_targets` names no linear layer of this model.
         """
         self.tokenizer = tokenizer
@@ -84,7 +86,7 @@ class Policy:
         if lora_rank is not None:
             self.lora_config = LoraConfig(
                 r=lora_rank, lora_alpha=lora_alpha, target_modules=list(lora_targets), lora_dropout=0.0,
-                bias="none", task_type="CAUSAL_LM",
+                bias="none", task_type="CAUSAL_LM", layers_to_transform=_last_layers(model, lora_layers),
             )  # fmt: skip
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
@@ -174,7 +176,10 @@ class Policy:
                 for part in PARTS[name]
                 for factor in _factors(self.trained, f"model.layers.{index}.{part}.weight")
             ]
-            return AdaptedLinear.apply(inputs, merged.layers[index].linears[name], heights[name], scale, *factors)
+            matrix = merged.layers[index].linears[name]
+            if all(factor is None for factor in factors):
+                return F.linear(inputs, matrix)
+            return AdaptedLinear.apply(inputs, matrix, heights[name], scale, *factors)
 
         return self._with_adapted_head(merged, self.trained), linear
 
@@ -188,12 +193,19 @@ class Policy:
         def read(name: str, tensor: Tensor) -> Tensor:
             a, b = _factors(tensors, name)
             if a is None or b is None:
-                if name not in self._frozen:
-                    self._frozen[name] = tensor.detach().to(self.dtype)
-                return self._frozen[name]
+                return tensor.detach().to(self.dtype)
             return torch.addmm(tensor.detach(), b, a, alpha=scale).to(self.dtype)
 
-        return self._with_adapted_head(self._fuse(read), tensors)
+        def reuse(names: tuple[str, ...], stack: Callable[[], Tensor]) -> Tensor:
+            if any(_factors(tensors, name)[0] is not None for name in names):
+                return stack()
+            key = "+".join(names)
+            if key not in self._frozen:
+                self._frozen[key] = stack()
+            return self._frozen[key]
+
+        merged = fuse(self.base, max_positions=self.max_positions, read=read, reuse=reuse)
+        return self._with_adapted_head(merged, tensors)
 
     def _with_adapted_head(self, merged: LlamaWeights, tensors: Mapping[str, Tensor]) -> LlamaWeights:
         """An adapted output matrix is its own even where the base ties it to the embedding."""
@@ -206,6 +218,16 @@ class Policy:
 
     def _fuse(self, read: Callable[[str, Tensor], Tensor]) -> LlamaWeights:
         return fuse(self.base, max_positions=self.max_positions, read=read)
+
+
+def _last_layers(model: Any, count: int | None) -> list[int] | None:
+    """Indices for peft; None means all. Raises ConfigError for more layers than there are."""
+    if count is None:
+        return None
+    total = model.config.num_hidden_layers
+    if count > total:
+        raise ConfigError([ConfigProblem("model.lora_layers", f"is {count}, but this model has {total} layers.")])
+    return list(range(total - count, total))
 
 
 def _factors(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor | None, Tensor | None]:

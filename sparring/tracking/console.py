@@ -238,8 +238,8 @@ class _Training:
 
 
 def interval(value: IntervalLike) -> str:
-    """A mean with its interval, as tables and lines show it."""
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+    """A mean with its interval, as tables and lines show it; files have all digits."""
+    return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
 def _display(console: RichConsole) -> Progress:

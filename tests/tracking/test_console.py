@@ -70,7 +70,7 @@ def test_without_a_terminal_every_step_is_one_plain_line() -> None:
     )
     assert lines[1].endswith("s to go)")
     assert sum(line.startswith("step 2/2") for line in lines) == 1
-    assert "step 0: success 0.500 [0.000, 1.000]  score 0.500 [0.250, 0.750]  reward 0.500  (2 tasks, 2.0 s)" in lines
+    assert "step 0: success 0.50 [0.00, 1.00]  score 0.50 [0.25, 0.75]  reward 0.500  (2 tasks, 2.0 s)" in lines
     assert lines[-1] == "completed after step 2; everything is in runs/x"
     assert "\x1b" not in progress.getvalue()
 
