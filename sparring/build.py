@@ -24,6 +24,7 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
+from sparring.models.memory import keep_freed_memory
 from sparring.models.policy import Policy, load_pretrained
 from sparring.models.precision import resolve_device, resolve_precision
 from sparring.plugins import load_object
@@ -67,8 +68,11 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     """Load, check and wire everything a run needs. Raises what the parts raise: ConfigError, DataError, ServiceError."""
     make_environment, environment_class = environment_of(config, recipe_dir)
     reward: RewardFunction = load_object(config.reward.reward, beside=recipe_dir)
-    scorer: Scorer | None = None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
+    scorer: Scorer | None = (
+        None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
+    )
     tasks = load_tasks(config, recipe_dir)
+    keep_freed_memory()
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)
@@ -235,7 +239,9 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
     else:
         conversations = _conversations_from_file(parts.recipe_dir / source)[:num]
     if not conversations:
-        raise DataError(f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation.")
+        raise DataError(
+            f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation."
+        )
     tokenized = []
     for row, conversation in enumerate(conversations, start=1):
         try:
@@ -247,7 +253,9 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
 
 def _conversations_from_file(path: Path) -> list[list[Message]]:
     if not path.exists():
-        raise DataError(f"warm_start.demonstrations: {path} does not exist; name a .jsonl file with one {{'messages': [...]}} a line.")
+        raise DataError(
+            f"warm_start.demonstrations: {path} does not exist; name a .jsonl file with one {{'messages': [...]}} a line."
+        )
     conversations = []
     for row, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
         if not line.strip():
@@ -255,7 +263,9 @@ def _conversations_from_file(path: Path) -> list[list[Message]]:
         try:
             conversations.append(json.loads(line)["messages"])
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {row}: {error!r}; every line must be a JSON object with a list 'messages'.") from error
+            raise DataError(
+                f"{path}, line {row}: {error!r}; every line must be a JSON object with a list 'messages'."
+            ) from error
     return conversations
 
 
@@ -321,5 +331,3 @@ def advantages_of(config: Config) -> Callable[[Sequence[TrajectoryGroup]], Mappi
 async def close(parts: Parts) -> None:
     await parts.engine.close()
     await asyncio.to_thread(parts.ledger.close)
-
-

@@ -21,127 +21,175 @@ from sparring.errors import ConfigError, ConfigProblem, UsageError
 CLIP_BOUNDS: dict[str, tuple[float, float]] = {"ppo": (0.8, 1.2), "cispo": (0.0, 5.0)}
 """Default (low, high) of the losses that clip, as absolute probability ratios."""
 
+
 class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class RunSection(Section):
-    name: str | None = Field(None, description="Folder name under `runs_dir`; None numbers runs after the recipe.")
-    runs_dir: str = Field("runs", description="Where runs are kept, relative to the working directory.")
-    seed: int = Field(0, ge=0, description="Seeds data order, sampling and initialisation.")
-    num_threads: int | None = Field(None, ge=1, description="CPU threads of torch; None takes every core.")
+    name: str | None = Field(
+        default=None, description="Folder name under `runs_dir`; None numbers runs after the recipe."
+    )
+    runs_dir: str = Field(default="runs", description="Where runs are kept, relative to the working directory.")
+    seed: int = Field(default=0, ge=0, description="Seeds data order, sampling and initialisation.")
+    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; None takes every core.")
 
 
 class ModelSection(Section):
-    name: str = Field("smollm2-135m-instruct", description="`smollm2-135m-instruct` (embedded), a local path, or a Hugging Face id; or `module:function` that returns (model, tokenizer).")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="`auto` is bf16 where the hardware has it, else fp32. Of the forward passes that sample and train; trained weights and the optimizer stay fp32.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto")
-    max_sequence_length: int = Field(2048, ge=8, description="Tokens of one episode, prompt included.")
-    trained_weights: Literal["lora", "full"] = Field("lora")
-    lora_rank: int = Field(32, ge=1)
-    lora_alpha: float = Field(64, gt=0)
-    lora_layers: int | None = Field(None, ge=1, description="Adapt only this many last layers; fewer train faster. None adapts all.")
-    lora_targets: tuple[str, ...] = Field(strict=False, default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
+    name: str = Field(
+        default="smollm2-135m-instruct",
+        description="`smollm2-135m-instruct` (embedded), a folder, a Hugging Face id, "
+        "or `module:function` that takes a seed and returns (model, tokenizer).",
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        default="auto",
+        description="Of the forward passes that sample and train; trained weights and the optimizer stay fp32. "
+        "`auto` is bf16 where the hardware has it, else fp32.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto")
+    max_sequence_length: int = Field(default=2048, ge=8, description="Tokens of one episode, prompt included.")
+    trained_weights: Literal["lora", "full"] = Field(default="lora")
+    lora_rank: int = Field(default=32, ge=1)
+    lora_alpha: int = Field(default=64, ge=1)
+    lora_layers: int | None = Field(
+        default=None, ge=1, description="Adapt only this many last layers; fewer train faster. None adapts all."
+    )
+    lora_targets: tuple[str, ...] = Field(
+        strict=False, default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    )
 
 
 class DataSection(Section):
-    train: str | None = Field(None, description="Dataset file (.parquet, .jsonl, .json, .csv) or `module:function` returning Tasks.")
-    validation: str | None = Field(None, description="As `train`; None splits it off the training data.")
-    held_out: str | None = Field(None, description="As `train`; None splits it off the training data.")
-    validation_fraction: FiniteFloat = Field(0.1, ge=0, lt=1, description="Share split off when `validation` is None.")
-    held_out_fraction: FiniteFloat = Field(0.1, ge=0, lt=1, description="Share split off when `held_out` is None.")
+    train: str | None = Field(
+        default=None, description="Dataset file (.parquet, .jsonl, .json, .csv) or `module:function` returning Tasks."
+    )
+    validation: str | None = Field(default=None, description="As `train`; None splits it off the training data.")
+    held_out: str | None = Field(default=None, description="As `train`; None splits it off the training data.")
+    validation_fraction: FiniteFloat = Field(
+        default=0.1, ge=0, lt=1, description="Share split off when `validation` is None."
+    )
+    held_out_fraction: FiniteFloat = Field(
+        default=0.1, ge=0, lt=1, description="Share split off when `held_out` is None."
+    )
 
 
 class EnvironmentSection(Section):
     target: str = Field(..., description="`module:Class` of the Environment, looked up beside the recipe first.")
-    max_turns: int = Field(8, ge=1)
+    max_turns: int = Field(default=8, ge=1)
     options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of the class.")
 
 
 class RewardSection(Section):
     reward: str = Field(..., description="`module:function` of the training signal.")
-    scorer: str | None = Field(None, description="`module:function` of the judgement, in [0, 1]. None: evaluation says that it is not independent.")
+    scorer: str | None = Field(
+        default=None,
+        description="`module:function` of the judgement, in [0, 1]. None: evaluation says that it is not independent.",
+    )
 
 
 class BatchSection(Section):
-    global_batch_size: int = Field(128, ge=1, description="Tasks a step.")
-    group_size: int = Field(8, ge=1, description="Episodes a task.")
+    global_batch_size: int = Field(default=128, ge=1, description="Tasks a step.")
+    group_size: int = Field(default=8, ge=1, description="Episodes a task.")
 
 
 class AlgorithmSection(Section):
-    advantage_method: Literal["group_based", "rloo"] = Field("group_based")
-    advantage_normalization: bool = Field(True, description="Divide by the group's standard deviation (`group_based`).")
-    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field("ppo")
-    clip_low_threshold: FiniteFloat | None = Field(None, ge=0, le=1, description="Absolute lower bound of the probability ratio.")
-    clip_high_threshold: FiniteFloat | None = Field(None, ge=1, description="Absolute upper bound of the probability ratio.")
-    loss_reduction: Literal["token_mean", "trajectory_mean", "sum"] = Field("trajectory_mean")
+    advantage_method: Literal["group_based", "rloo"] = Field(default="group_based")
+    advantage_normalization: bool = Field(
+        default=True, description="Divide by the group's standard deviation (`group_based`)."
+    )
+    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field(default="ppo")
+    clip_low_threshold: FiniteFloat | None = Field(
+        default=None, ge=0, le=1, description="Absolute lower bound of the probability ratio."
+    )
+    clip_high_threshold: FiniteFloat | None = Field(
+        default=None, ge=1, description="Absolute upper bound of the probability ratio."
+    )
+    loss_reduction: Literal["token_mean", "trajectory_mean", "sum"] = Field(default="trajectory_mean")
 
 
 class SamplingSection(Section):
-    temperature: FiniteFloat = Field(1.0, gt=0, le=2)
-    sampling_top_p: FiniteFloat = Field(1.0, gt=0, le=1, description="Below 1 is refused for training: the ratio would compare two distributions.")
-    sampling_max_tokens: int = Field(4096, ge=1, description="Of one turn.")
+    temperature: FiniteFloat = Field(default=1.0, gt=0, le=2)
+    sampling_top_p: FiniteFloat = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Below 1 is refused for training: the ratio would compare two distributions.",
+    )
+    sampling_max_tokens: int = Field(default=4096, ge=1, description="Of one turn.")
 
 
 class OptimizerSection(Section):
-    learning_rate: FiniteFloat = Field(4e-5, gt=0, le=1)
-    adam_beta1: FiniteFloat = Field(0.9, ge=0, lt=1)
-    adam_beta2: FiniteFloat = Field(0.95, ge=0, lt=1)
-    adam_eps: FiniteFloat = Field(1e-8, gt=0)
-    adam_weight_decay: FiniteFloat = Field(0.0, ge=0)
-    adam_grad_clip_norm: FiniteFloat = Field(1.0, ge=0, description="0 does not clip.")
-    max_tokens_per_microbatch: int = Field(8192, ge=1)
+    learning_rate: FiniteFloat = Field(default=4e-5, gt=0, le=1)
+    adam_beta1: FiniteFloat = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: FiniteFloat = Field(default=0.95, ge=0, lt=1)
+    adam_eps: FiniteFloat = Field(default=1e-8, gt=0)
+    adam_weight_decay: FiniteFloat = Field(default=0.0, ge=0)
+    adam_grad_clip_norm: FiniteFloat = Field(default=1.0, ge=0, description="0 does not clip.")
+    max_tokens_per_microbatch: int = Field(default=8192, ge=1)
 
 
 class ScheduleSection(Section):
-    max_steps: int = Field(50, ge=0)
-    max_epochs: int = Field(1, ge=1)
-    max_seconds: FiniteFloat | None = Field(None, gt=0, description="Wall time of the RL steps; the step under way is finished.")
-    val_every: int = Field(10, ge=0, description="0 validates only at the start and the end.")
-    save_every: int = Field(10, ge=0, description="0 saves only at the end.")
-    keep_checkpoints: int = Field(2, ge=1)
+    max_steps: int = Field(default=50, ge=0)
+    max_epochs: int = Field(default=1, ge=1)
+    max_seconds: FiniteFloat | None = Field(
+        default=None, gt=0, description="Wall time of the RL steps; the step under way is finished."
+    )
+    val_every: int = Field(default=10, ge=0, description="0 validates only at the start and the end.")
+    save_every: int = Field(default=10, ge=0, description="0 saves only at the end.")
+    keep_checkpoints: int = Field(default=2, ge=1)
 
 
 class RolloutSection(Section):
-    rollout_max_concurrency: int = Field(96, ge=1)
-    rollout_timeout: FiniteFloat = Field(600.0, gt=0, description="Seconds of one attempt.")
-    rollout_max_retries: int = Field(3, ge=0)
-    max_steps_off_policy: int = Field(3, ge=0, le=10, description="0 is synchronous.")
-    staleness_window: int = Field(1, ge=1, description="Groups that may overtake each other (W of the windowed FIFO).")
-    session_weights: Literal["latest", "pinned"] = Field("latest", description="`latest`: each turn uses the newest weights and re-reads the history after an update; `pinned`: an episode keeps those it started with.")
+    rollout_max_concurrency: int = Field(default=96, ge=1)
+    rollout_timeout: FiniteFloat = Field(default=600.0, gt=0, description="Seconds of one attempt.")
+    rollout_max_retries: int = Field(default=3, ge=0)
+    max_steps_off_policy: int = Field(default=3, ge=0, le=10, description="0 is synchronous.")
+    staleness_window: int = Field(
+        default=1, ge=1, description="Groups that may overtake each other (W of the windowed FIFO)."
+    )
+    session_weights: Literal["latest", "pinned"] = Field(
+        default="latest",
+        description="`latest`: each turn uses the newest weights and re-reads the history after an update; "
+        "`pinned`: an episode keeps those it started with.",
+    )
 
 
 class EngineSection(Section):
-    max_running: int = Field(64, ge=1, description="Turns decoded together.")
-    kv_cache_tokens: int = Field(65536, ge=64, description="Bound of the cache of keys and values, in tokens.")
-    prefill_chunk_tokens: int = Field(2048, ge=16)
-    deterministic: bool | None = Field(None, description="Rounds whose shapes follow from the seed. None: on when synchronous.")
+    max_running: int = Field(default=64, ge=1, description="Turns decoded together.")
+    kv_cache_tokens: int = Field(default=65536, ge=64, description="Bound of the cache of keys and values, in tokens.")
+    prefill_chunk_tokens: int = Field(default=2048, ge=16)
+    deterministic: bool | None = Field(
+        default=None, description="Rounds whose shapes follow from the seed. None: on when synchronous."
+    )
 
 
 class EvaluationSection(Section):
-    val_num_tasks: int | None = Field(None, ge=1, description="None takes the whole validation split.")
-    val_group_size: int = Field(1, ge=1)
-    val_temperature: FiniteFloat = Field(0.0, ge=0, le=2)
-    eval_num_tasks: int | None = Field(None, ge=1)
-    eval_group_size: int = Field(1, ge=1)
-    eval_temperature: FiniteFloat = Field(0.0, ge=0, le=2)
-    pass_k_values: tuple[int, ...] = Field((1,), strict=False)
-    success_threshold: FiniteFloat = Field(1.0)
-    allow_zero_baseline: bool = Field(False, description="Train although no baseline episode succeeded.")
+    val_num_tasks: int | None = Field(default=None, ge=1, description="None takes the whole validation split.")
+    val_group_size: int = Field(default=1, ge=1)
+    val_temperature: FiniteFloat = Field(default=0.0, ge=0, le=2)
+    eval_num_tasks: int | None = Field(default=None, ge=1)
+    eval_group_size: int = Field(default=1, ge=1)
+    eval_temperature: FiniteFloat = Field(default=0.0, ge=0, le=2)
+    pass_k_values: tuple[int, ...] = Field(default=(1,), strict=False)
+    success_threshold: FiniteFloat = Field(default=1.0)
+    allow_zero_baseline: bool = Field(default=False, description="Train although no baseline episode succeeded.")
 
 
 class WarmStartSection(Section):
-    demonstrations: str = Field("expert", description="`expert` (the environment's own), `module:function`, or a .jsonl file of demonstrations.")
-    num_demonstrations: int = Field(128, ge=1)
-    steps: int = Field(10, ge=1)
-    batch_size: int = Field(16, ge=1)
-    learning_rate: FiniteFloat = Field(2e-4, gt=0, le=1)
+    demonstrations: str = Field(
+        default="expert",
+        description="`expert` (the environment's own), `module:function`, or a .jsonl file of demonstrations.",
+    )
+    num_demonstrations: int = Field(default=128, ge=1)
+    steps: int = Field(default=10, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    learning_rate: FiniteFloat = Field(default=2e-4, gt=0, le=1)
 
 
 class TrackingSection(Section):
-    mlflow: bool = Field(False)
-    mlflow_uri: str | None = Field(None, description="None keeps a sqlite file in the run.")
-    mlflow_experiment_name: str = Field("sparring")
+    mlflow: bool = Field(default=False)
+    mlflow_uri: str | None = Field(default=None, description="None keeps a sqlite file in the run.")
+    mlflow_experiment_name: str = Field(default="sparring")
 
 
 class Config(Section):
@@ -188,11 +236,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
-        raise UsageError(f"there is no recipe at {path}; give the path of a recipe.toml (`sparring init` makes one).") from error
+        raise UsageError(
+            f"there is no recipe at {path}; give the path of a recipe.toml (`sparring init` makes one)."
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}. Give the path of a TOML file.") from error
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}. Strings need quotes, sections look like [batch].") from error
+        raise UsageError(
+            f"{path} is not valid TOML: {error}. Strings need quotes, sections look like [batch]."
+        ) from error
 
 
 def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
@@ -272,14 +324,16 @@ def _shown(value: Any) -> str:
 
 
 def _nearest(path: str) -> str:
-    known = [section for section in Config.model_fields]
+    known = list(Config.model_fields)
     for section, field in Config.model_fields.items():
         known += [f"{section}.{key}" for key in _section_class(field.annotation).model_fields]
     matches = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     if not matches:
         key = path.rpartition(".")[2]
         same_key = [other for other in known if other.rpartition(".")[2] == key]
-        matches = same_key or [other for other in known if difflib.get_close_matches(key, [other.rpartition(".")[2]], n=1)]
+        matches = same_key or [
+            other for other in known if difflib.get_close_matches(key, [other.rpartition(".")[2]], n=1)
+        ]
     return f"; the nearest one is {matches[0]!r}." if matches else "; see docs/configuration.md for all keys."
 
 
@@ -342,16 +396,18 @@ def _conflicts(config: Config) -> list[ConfigProblem]:
             "engine.deterministic",
             "is true, but asynchronous play depends on timing; set rollout.max_steps_off_policy = 0, or leave it out.",
         )
-    if rollout.rollout_max_concurrency < batch.group_size and config.engine.deterministic is not False:
-        if rollout.max_steps_off_policy == 0:
-            refuse(
-                "rollout.rollout_max_concurrency",
-                f"is {rollout.rollout_max_concurrency}, but deterministic play opens a whole group together "
-                f"(group_size = {batch.group_size}); raise it, or set engine.deterministic = false.",
-            )
+    plays_in_rounds = config.engine.deterministic is not False and rollout.max_steps_off_policy == 0
+    if plays_in_rounds and rollout.rollout_max_concurrency < batch.group_size:
+        refuse(
+            "rollout.rollout_max_concurrency",
+            f"is {rollout.rollout_max_concurrency}, but deterministic play opens a whole group together "
+            f"(group_size = {batch.group_size}); raise it, or set engine.deterministic = false.",
+        )
     for split in ("validation", "held_out"):
         if getattr(data, split) is not None and given("data", f"{split}_fraction"):
-            refuse(f"data.{split}_fraction", f"is given, but data.{split} names the tasks already; leave one of them out.")
+            refuse(
+                f"data.{split}_fraction", f"is given, but data.{split} names the tasks already; leave one of them out."
+            )
     if data.validation_fraction + data.held_out_fraction >= 1:
         refuse("data.validation_fraction", "and held_out_fraction leave nothing to train on; make them smaller.")
     largest = max(config.evaluation.val_group_size, config.evaluation.eval_group_size)
@@ -362,7 +418,9 @@ def _conflicts(config: Config) -> list[ConfigProblem]:
                 f"holds {k}, but with {largest} episodes a task pass@{k} is not defined; raise eval_group_size.",
             )
     if config.tracking.mlflow_uri is not None and not config.tracking.mlflow:
-        refuse("tracking.mlflow_uri", "is given, but tracking.mlflow is false; set it to true, or leave the address out.")
+        refuse(
+            "tracking.mlflow_uri", "is given, but tracking.mlflow is false; set it to true, or leave the address out."
+        )
     if config.sampling.sampling_max_tokens >= model.max_sequence_length and given("sampling", "sampling_max_tokens"):
         refuse(
             "sampling.sampling_max_tokens",

@@ -47,7 +47,9 @@ class MultiTurnRLEvaluator:
         """`overrides` change the run's recipe, e.g. `evaluation.eval_temperature=0.7`."""
         if isinstance(model, MultiTurnRLTrainer):
             if overrides:
-                raise UsageError("overrides belong to the trainer that was given; make it with them, or give its run folder.")
+                raise UsageError(
+                    "overrides belong to the trainer that was given; make it with them, or give its run folder."
+                )
             self.trainer = model
         else:
             self.trainer = MultiTurnRLTrainer.attach(model, overrides=overrides)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparring.config import load_config
 from sparring.build import load_policy
+from sparring.config import load_config
 from sparring.errors import DataError
 from sparring.models.export import save_adapter, save_merged
 from sparring.tracking import RunFolder

@@ -1,8 +1,8 @@
 """The training loop, on one page.
 
-    tasks ─▶ scheduler ─▶ groups of trajectories ─▶ advantages ─▶ batch (forest) ─▶ learner ─▶ weights ─▶ engine
-                 ▲                                                                                         │
-                 └──────────────────────── slots reopen when the weights are published ◀───────────────────┘
+tasks ─▶ scheduler ─▶ groups of trajectories ─▶ advantages ─▶ batch (forest) ─▶ learner ─▶ weights ─▶ engine
+             ▲                                                                                         │
+             └──────────────────────── slots reopen when the weights are published ◀───────────────────┘
 """
 
 from __future__ import annotations
@@ -97,9 +97,7 @@ def _is_late(run: Run, began: float) -> bool:
     return run.stop.is_set() or (run.max_seconds is not None and time.monotonic() - began >= run.max_seconds)
 
 
-async def _unless_stopped(
-    next_batch: Awaitable[list[TrajectoryGroup]], stop: asyncio.Event
-) -> list[TrajectoryGroup]:
+async def _unless_stopped(next_batch: Awaitable[list[TrajectoryGroup]], stop: asyncio.Event) -> list[TrajectoryGroup]:
     """The batch, or nothing when the run is stopped while it is still being played."""
     playing, stopping = asyncio.ensure_future(next_batch), asyncio.ensure_future(stop.wait())
     try:

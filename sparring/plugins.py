@@ -21,7 +21,9 @@ def load_object(reference: str, *, beside: Path) -> Any:
     """
     module_name, separator, name = reference.partition(":")
     if not separator or not module_name or not name:
-        raise UsageError(f"{reference!r} is not of the form 'module:name'; write, for example, 'environment:MyEnvironment'.")
+        raise UsageError(
+            f"{reference!r} is not of the form 'module:name'; write, for example, 'environment:MyEnvironment'."
+        )
     module = _load_module(module_name, beside)
     found: Any = module
     for part in name.split("."):
@@ -39,20 +41,29 @@ def _load_module(name: str, beside: Path) -> ModuleType:
         return _load_file(name, file) if file.is_file() else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(f"module {name!r} is neither {file} nor importable; check the name, or install it.") from error
-        raise UsageError(f"module {name!r} needs {error.name!r}, which is not installed; install it and try again.") from error
+            raise UsageError(
+                f"module {name!r} is neither {file} nor importable; check the name, or install it."
+            ) from error
+        raise UsageError(
+            f"module {name!r} needs {error.name!r}, which is not installed; install it and try again."
+        ) from error
     except Exception as error:
-        raise UsageError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}. Mend it and try again.") from error
+        raise UsageError(
+            f"module {name!r} cannot be imported: {type(error).__name__}: {error}. Mend it and try again."
+        ) from error
 
 
 def _load_file(name: str, file: Path) -> ModuleType:
     """Import a file under a name of its own, so that two recipes may both have an `environment.py`."""
     path = file.resolve()
-    unique = f"sparring_recipe_{hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()}_{name.replace('.', '_')}"
+    unique = (
+        f"sparring_recipe_{hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()}_{name.replace('.', '_')}"
+    )
     if unique in sys.modules:
         return sys.modules[unique]
     spec = importlib.util.spec_from_file_location(unique, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
     # Files of a recipe may import each other by their plain names.

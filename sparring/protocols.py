@@ -63,7 +63,9 @@ class Engine(Protocol):
 class Learner(Protocol):
     """Who learns, in Tinker's verbs."""
 
-    def forward_backward(self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, float]) -> dict[str, float]:
+    def forward_backward(
+        self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, float]
+    ) -> dict[str, float]:
         """Add the gradient of the batch's loss; return metrics of the loss. Raises DataError on a non-finite loss."""
         ...
 
@@ -137,11 +139,11 @@ class SessionLike(Protocol):
 class Environment(Protocol):
     """The world of one episode; a fresh object each time."""
 
-    def reset(self, task: Task) -> Sequence[Message] | None | Awaitable[Sequence[Message] | None]:
+    def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Prepare the world; return opening messages, or None for the task's own."""
         ...
 
-    def close(self) -> None | Awaitable[None]:
+    def close(self) -> Awaitable[None] | None:
         """Called on every exit path, exactly once."""
         ...
 

@@ -64,7 +64,8 @@ class MultiTurnRLTrainer:
         quiet: bool = False,
     ) -> None:
         """Raises ConfigError with every problem of the recipe at once."""
-        self.recipe = Path(recipe)
+        path = Path(recipe)
+        self.recipe = path / "recipe.toml" if path.is_dir() else path
         self.config: Config = load_config(self.recipe, list(overrides))
         self.folder: RunFolder | None = None
         self._name = name or self.config.run.name
@@ -74,6 +75,7 @@ class MultiTurnRLTrainer:
         self._future: Future[TrainResult] | None = None
         self._stop: asyncio.Event | None = None
         self._stop_requested = threading.Event()
+        self._saved_step: int | None = None
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
@@ -94,6 +96,7 @@ class MultiTurnRLTrainer:
                 build(self.config, self.recipe.parent, ledger)
             return None
         self._stop_requested.clear()
+        self._saved_step = None
         self._future = background.submit(self._train(resume))
         return self.wait() if wait else None
 
@@ -229,7 +232,9 @@ class MultiTurnRLTrainer:
             stop=stop,
         )  # fmt: skip
         try:
-            with self._console.training(config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size):
+            with self._console.training(
+                config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
+            ):
                 last = await loop.train(run)
             self._save(parts, folder, last, position_now, incarnation)
             train_seconds = time.monotonic() - began
@@ -248,12 +253,14 @@ class MultiTurnRLTrainer:
     async def _warm_start(self, parts: Parts, folder: RunFolder) -> None:
         section = self.config.warm_start
         assert section is not None
-        conversations = await asyncio.to_thread(demonstrations, parts, section.num_demonstrations, section.demonstrations)
+        conversations = await asyncio.to_thread(
+            demonstrations, parts, section.num_demonstrations, section.demonstrations
+        )
         with self._console.steps("warm start", section.steps) as progress:
             await warm_start(
                 parts.learner, conversations, steps=section.steps, batch_size=section.batch_size,
                 learning_rate=section.learning_rate, seed=self.config.run.seed,
-                on_step=lambda _, metrics: progress(metrics),
+                on_step=lambda _, metrics: progress(metrics), should_stop=self._stop_requested.is_set,
             )  # fmt: skip
         parts.learner.reset_optimizer()
         checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0, "position": 0})
@@ -263,7 +270,9 @@ class MultiTurnRLTrainer:
         if section is None or parts is None or folder is None:
             raise UsageError("there is no warm start to continue: train a recipe that has [warm_start] first.")
         parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
-        conversations = await asyncio.to_thread(demonstrations, parts, section.num_demonstrations, section.demonstrations)
+        conversations = await asyncio.to_thread(
+            demonstrations, parts, section.num_demonstrations, section.demonstrations
+        )
         with self._console.phase(f"control: the warm start continued for {seconds:.0f} s"):
             await warm_start(
                 parts.learner, conversations, steps=sys.maxsize, batch_size=section.batch_size,
@@ -294,7 +303,15 @@ class MultiTurnRLTrainer:
         return evaluation
 
     async def _play_split(
-        self, parts: Parts, tasks: Sequence[Task], *, name: str, split: str, prefix: str, group_size: int, temperature: float
+        self,
+        parts: Parts,
+        tasks: Sequence[Task],
+        *,
+        name: str,
+        split: str,
+        prefix: str,
+        group_size: int,
+        temperature: float,
     ) -> tuple[Evaluation, list[TrajectoryGroup]]:
         config = self.config
         if not tasks:
@@ -334,8 +351,9 @@ class MultiTurnRLTrainer:
         )
 
     def _save(self, parts: Parts, folder: RunFolder, step: int, position: int, incarnation: int) -> None:
-        if (folder.checkpoints / checkpoints.name_of(step)).exists():
+        if self._saved_step == step:
             return
+        self._saved_step = step
         checkpoints.save(
             folder.checkpoints, step, parts.learner, {"step": step, "position": position, "incarnation": incarnation},
             keep=self.config.schedule.keep_checkpoints,

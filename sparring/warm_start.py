@@ -25,14 +25,16 @@ async def warm_start(
     seed: int,
     max_seconds: float | None = None,
     on_step: Callable[[int, Mapping[str, float]], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Minimise cross-entropy on the demonstrations for `steps` steps, or `max_seconds` if that is sooner.
+    """Minimise cross-entropy on the demonstrations for `steps` steps, or until `max_seconds` or `should_stop`.
 
     Batches run through shuffled passes over the conversations. Returns the number of steps done.
     """
     began, order, rng = time.monotonic(), list[int](), random.Random(f"warm-start/{seed}")
     for step in range(1, steps + 1):
-        if max_seconds is not None and time.monotonic() - began >= max_seconds:
+        is_late = max_seconds is not None and time.monotonic() - began >= max_seconds
+        if is_late or should_stop():
             return step - 1
         chosen: list[int] = []
         while len(chosen) < batch_size:

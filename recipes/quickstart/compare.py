@@ -57,7 +57,9 @@ def show(report: EvaluationReport, run: Path, seconds: float) -> None:
         for evaluation in report.evaluations
     ]
     first = report.evaluations[0]
-    judge = "judged by the strict scorer" if first.is_independent else "NOT independent: no scorer, judged by the reward"
+    judge = (
+        "judged by the strict scorer" if first.is_independent else "NOT independent: no scorer, judged by the reward"
+    )
     console.table(
         f"{len(first.task_ids)} held-out tasks, {judge}; mean [95% interval]",
         ["policy", "success", "reward", "completion", "turns", "tuned is better by (paired)"],

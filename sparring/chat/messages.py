@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 
@@ -29,10 +30,8 @@ def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
     function = call.get("function") or {}
     arguments = function.get("arguments", "")
     if isinstance(arguments, str):
-        try:
+        with contextlib.suppress(ValueError):
             arguments = json.loads(arguments)
-        except ValueError:
-            pass
     return str(function.get("name", "")), arguments
 
 

@@ -30,7 +30,9 @@ class Row:
 class KVCache:
     """A fixed number of rows; idle rows are evicted, those of closed sessions first, then the longest unused."""
 
-    def __init__(self, shape: LlamaShape, *, num_rows: int, row_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: LlamaShape, *, num_rows: int, row_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         size = (num_rows, shape.num_kv_heads, row_tokens, shape.head_dim)
         self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
         self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]

@@ -138,8 +138,12 @@ class TorchEngine:
                 f"{self._cache.row_tokens}; shorten it, or raise model.max_sequence_length."
             )
         loop = asyncio.get_running_loop()
-        callback = None if on_token is None else lambda token: loop.call_soon_threadsafe(on_token, token)
-        turn = _Running(request, Future(), callback)
+
+        def tell(token: int) -> None:
+            assert on_token is not None
+            loop.call_soon_threadsafe(on_token, token)
+
+        turn = _Running(request, Future(), None if on_token is None else tell)
         with self._wake:
             if self._is_closed:
                 raise InfrastructureError("the engine is closed; no turn can be sampled.")
@@ -205,7 +209,7 @@ class TorchEngine:
                 try:
                     self._admit()
                     self._step()
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 (every turn that waits must learn of it)
                     self._fail_all(error)
         self._fail_all(InfrastructureError("the engine was closed while this turn was sampled."))
 
@@ -357,7 +361,10 @@ class TorchEngine:
                 spread[places_B] = queries
                 queries = spread
             out = F.scaled_dot_product_attention(
-                queries, cache.keys[layer][place, :, :longest], cache.values[layer][place, :, :longest], attn_mask=visible
+                queries,
+                cache.keys[layer][place, :, :longest],
+                cache.values[layer][place, :, :longest],
+                attn_mask=visible,
             )
             if in_place:
                 out = out[places_B]
@@ -385,7 +392,8 @@ class TorchEngine:
             if reason is None:
                 going_on.append(turn)
                 continue
-            assert turn.row is not None and turn.version is not None
+            assert turn.row is not None
+            assert turn.version is not None
             self._cache.release(turn.row)
             completion = Completion(
                 token_ids=tuple(turn.token_ids),

@@ -131,7 +131,8 @@ def summarize(
     if not played:
         raise ValueError("every episode of the evaluation was lost to infrastructure; there is nothing to sum up")
     judged = [
-        [t.score if t.score is not None else t.reward.total for t in g.trajectories if t.reward is not None] for g in played
+        [t.score if t.score is not None else t.reward.total for t in g.trajectories if t.reward is not None]
+        for g in played
     ]
     successes = [sum(value >= success_threshold for value in values) for values in judged]
     samples = [len(values) for values in judged]

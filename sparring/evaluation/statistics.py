@@ -37,7 +37,9 @@ class Interval:
     high: float
 
 
-def bootstrap_mean(values: Sequence[float], *, rng: random.Random, level: float = 0.95, num_resamples: int = 2000) -> Interval:
+def bootstrap_mean(
+    values: Sequence[float], *, rng: random.Random, level: float = 0.95, num_resamples: int = 2000
+) -> Interval:
     """Percentile bootstrap of the mean over tasks: `values` holds one number a task. Raises ValueError when empty."""
     if not values:
         raise ValueError("an interval of no tasks is not defined")

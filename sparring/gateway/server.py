@@ -63,7 +63,7 @@ class _Listener:
         )
         self._server = _QuietUvicorn(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
-        while not self._server.started and not self._serving.done():
+        while not self._server.started and not self._serving.done():  # noqa: ASYNC110 (uvicorn offers no event)
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:

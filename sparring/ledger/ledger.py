@@ -137,7 +137,7 @@ class Ledger:
 
     def counts(self, split: str | None = None) -> dict[str, int]:
         """Rollouts by state, all states present; discarded ones again as "discarded/<reason>"; "planned_total"."""
-        counts: dict[str, int] = {state: 0 for state in RolloutState}
+        counts: dict[str, int] = dict.fromkeys(RolloutState, 0)
         for state, reason, count in self._writer.submit(lambda db: rows.select_counts(db, split)).result():
             counts[state] += count
             if reason is not None:

@@ -94,7 +94,10 @@ def forest_logprobs(
         outputs = []
         for index, path in enumerate(paths):
             if len(path) > 1:
-                seen_k, seen_v = torch.cat([keys[other] for other in path]), torch.cat([values[other] for other in path])
+                seen_k, seen_v = (
+                    torch.cat([keys[other] for other in path]),
+                    torch.cat([values[other] for other in path]),
+                )
             else:
                 seen_k, seen_v = keys[index], values[index]
             outputs.append(attend_causally(weights.shape, queries[index], seen_k, seen_v))
@@ -118,7 +121,9 @@ class FrozenHeadLogprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
         needs_gradient = ctx.needs_input_grad[0]
         logprobs_M = torch.empty(len(targets_M), dtype=torch.float32, device=hidden_M_H.device)
         entropies_M = torch.empty_like(logprobs_M)

@@ -77,7 +77,9 @@ def is_supported(config: Any) -> bool:
     """Whether a transformers config describes a model that this forward computes exactly."""
     if config.model_type not in SUPPORTED or getattr(config, "hidden_act", None) != "silu":
         return False
-    if getattr(config, "mlp_bias", False) or (config.model_type == "llama" and getattr(config, "attention_bias", False)):
+    if getattr(config, "mlp_bias", False) or (
+        config.model_type == "llama" and getattr(config, "attention_bias", False)
+    ):
         return False
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
         return False
@@ -158,10 +160,11 @@ def forward(
     x = F.embedding(ids_N, weights.embed)
     cos_sin = weights.rotary[positions_N].to(x.dtype)
     cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
-    if linear is None:
 
-        def linear(index: int, name: str, inputs: Tensor) -> Tensor:
-            return F.linear(inputs, weights.layers[index].linears[name])
+    def plain(index: int, name: str, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, weights.layers[index].linears[name])
+
+    linear = linear or plain
 
     for index, layer in enumerate(weights.layers):
         qkv = linear(index, "qkv", F.rms_norm(x, (shape.hidden_size,), layer.input_norm, shape.rms_eps))
@@ -195,7 +198,11 @@ def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor) -> Tenso
     """
     num_new, num_all = q.shape[0], k.shape[0]
     repeat, head_dim = shape.num_heads // shape.num_kv_heads, shape.head_dim
-    rows = q.view(num_new, shape.num_kv_heads, repeat, head_dim).permute(1, 2, 0, 3).reshape(1, -1, repeat * num_new, head_dim)
+    rows = (
+        q.view(num_new, shape.num_kv_heads, repeat, head_dim)
+        .permute(1, 2, 0, 3)
+        .reshape(1, -1, repeat * num_new, head_dim)
+    )
     mask = causal_mask(num_new, num_all, repeat, q.device) if num_new > 1 else None
     out = F.scaled_dot_product_attention(rows, k.transpose(0, 1)[None], v.transpose(0, 1)[None], attn_mask=mask)
     out = out.view(shape.num_kv_heads, repeat, num_new, head_dim).permute(2, 0, 1, 3)

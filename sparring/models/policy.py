@@ -64,7 +64,7 @@ class Policy:
         device: str = "cpu",
         max_positions: int = 2048,
         lora_rank: int | None = None,
-        lora_alpha: float = 64,
+        lora_alpha: int = 64,
         lora_targets: tuple[str, ...] = (),
         lora_layers: int | None = None,
         seed: int = 0,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
 from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
@@ -96,9 +96,7 @@ class Collector:
         try:
             played = await asyncio.gather(*members)
         except BaseException:
-            for member in members:
-                member.cancel()
-            await asyncio.gather(*members, return_exceptions=True)
+            await _cancel(members)
             for session_id in sessions:
                 self._engine.close_session(session_id)
             raise
@@ -106,7 +104,9 @@ class Collector:
         lost = plan.group_size - len(kept)
         if plan.split == "train" and len(kept) < min(2, plan.group_size):
             for trajectory in kept:
-                self._discard(trajectory.id, DiscardReason.GROUP_INCOMPLETE, f"{lost} of {plan.group_size} members lost")
+                self._discard(
+                    trajectory.id, DiscardReason.GROUP_INCOMPLETE, f"{lost} of {plan.group_size} members lost"
+                )
             kept, lost = (), plan.group_size
         if lost:
             logger.warning("task %s: %d of %d episodes lost to infrastructure", plan.task.id, lost, plan.group_size)
@@ -190,7 +190,12 @@ class Collector:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
             raise
         judged = replace(trajectory, reward=reward, score=score)
-        result = {"outcome": judged.outcome, "reward": reward.total, "components": dict(reward.components), "score": score}
+        result = {
+            "outcome": judged.outcome,
+            "reward": reward.total,
+            "components": dict(reward.components),
+            "score": score,
+        }
         self._ledger.advance_nowait(judged.id, RolloutState.SCORED, result=result)
         if plan.split == "train":
             self._ledger.advance_nowait(judged.id, RolloutState.ADMITTED)
@@ -207,13 +212,25 @@ class Collector:
         """Play groups outside training, in the order of `plans`; `in_waves` as in `waves`."""
         groups: list[TrajectoryGroup] = []
         for wave in waves(plans, self.max_concurrency) if in_waves else [list(plans)]:
-            for group in asyncio.as_completed([asyncio.ensure_future(self.play_group(plan)) for plan in wave]):
-                finished = await group
-                groups.append(finished)
-                if on_group is not None:
-                    on_group(finished)
+            playing = [asyncio.ensure_future(self.play_group(plan)) for plan in wave]
+            try:
+                for group in asyncio.as_completed(playing):
+                    finished = await group
+                    groups.append(finished)
+                    if on_group is not None:
+                        on_group(finished)
+            except BaseException:
+                await _cancel(playing)
+                raise
         order = {id(plan.task): index for index, plan in enumerate(plans)}
         return sorted(groups, key=lambda group: order[id(group.task)])
+
+
+async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what still runs, and wait until it is over."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[list[GroupPlan]]:

@@ -9,7 +9,9 @@ from statistics import fmean, pstdev
 from sparring.types import Outcome, StopReason, TrainingBatch, Trajectory, TrajectoryGroup
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float], *, version: int) -> dict[str, float]:
+def rollout_metrics(
+    groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float], *, version: int
+) -> dict[str, float]:
     """`groups` are those of one step, `version` the policy version that is trained; every group has trajectories."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
@@ -42,7 +44,9 @@ def _reward_metrics(
     for kind in ("components", "metrics"):
         names = sorted({name for t in trajectories if t.reward is not None for name in getattr(t.reward, kind)})
         for name in names:
-            values = [getattr(t.reward, kind)[name] for t in trajectories if t.reward and name in getattr(t.reward, kind)]
+            values = [
+                getattr(t.reward, kind)[name] for t in trajectories if t.reward and name in getattr(t.reward, kind)
+            ]
             metrics[f"rollout/reward/{kind}/{name}"] = fmean(values)
     for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
         metrics[f"rollout/agent/{name}"] = fmean(t.metrics.get(name, 0.0) for t in trajectories)
@@ -102,7 +106,9 @@ def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, f
     return {
         "analysis/batch_valid_ratio": 1 - len(silent) / len(groups),
         "analysis/zero_adv_groups": float(len(silent)),
-        "analysis/zero_adv_nonzero_reward": float(sum(any(reward != 0 for reward in group.rewards) for group in silent)),
+        "analysis/zero_adv_nonzero_reward": float(
+            sum(any(reward != 0 for reward in group.rewards) for group in silent)
+        ),
         "analysis/zero_adv_zero_reward": float(sum(all(reward == 0 for reward in group.rewards) for group in silent)),
         "analysis/reward_variance_across_groups": pstdev(means) ** 2,
         "analysis/mean_group_reward_spread": fmean(max(group.rewards) - min(group.rewards) for group in groups),

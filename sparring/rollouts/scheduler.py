@@ -64,7 +64,9 @@ class Scheduler:
         self._groups_per_step = groups_per_step
         self._bound = max_steps_off_policy
         self._window = window
-        allowance = start_allowance(max_steps_off_policy=max_steps_off_policy, window=window, groups_per_step=groups_per_step)
+        allowance = start_allowance(
+            max_steps_off_policy=max_steps_off_policy, window=window, groups_per_step=groups_per_step
+        )
         self._num_slots = (allowance + 1) * groups_per_step
         self._wave_size = wave_size
         self._version = version
@@ -189,6 +191,3 @@ class Scheduler:
 def _chain(first: GroupPlan, rest: Iterator[GroupPlan]) -> Iterator[GroupPlan]:
     yield first
     yield from rest
-
-
-

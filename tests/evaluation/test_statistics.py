@@ -29,7 +29,8 @@ def test_pass_at_k_grows_and_pass_power_k_falls_with_k(sample: tuple[int, int]) 
     n, c = sample
     at = [pass_at_k(n, c, k) for k in range(1, n + 1)]
     power = [pass_power_k(n, c, k) for k in range(1, n + 1)]
-    assert at == sorted(at) and power == sorted(power, reverse=True)
+    assert at == sorted(at)
+    assert power == sorted(power, reverse=True)
     assert at[0] == pytest.approx(power[0]) == pytest.approx(c / n)
 
 
@@ -37,7 +38,8 @@ def test_an_interval_covers_the_mean_and_a_constant_has_none() -> None:
     interval = bootstrap_mean([0.0, 1.0] * 32, rng=random.Random(0))
     # s.e. of 64 coin flips is 0.0625, so the 95% interval is about 0.5 +- 0.1225
     assert interval.mean == 0.5
-    assert interval.low == pytest.approx(0.3775, abs=0.03) and interval.high == pytest.approx(0.6225, abs=0.03)
+    assert interval.low == pytest.approx(0.3775, abs=0.03)
+    assert interval.high == pytest.approx(0.6225, abs=0.03)
     assert bootstrap_mean([0.7] * 5, rng=random.Random(0)).low == pytest.approx(0.7)
 
 
@@ -45,4 +47,5 @@ def test_pairing_removes_what_tasks_have_in_common() -> None:
     before = [float(i % 2) for i in range(50)]
     after = [value + 0.25 for value in before]
     interval = paired_difference(before, after, rng=random.Random(0))
-    assert interval.low == pytest.approx(0.25) and interval.high == pytest.approx(0.25)
+    assert interval.low == pytest.approx(0.25)
+    assert interval.high == pytest.approx(0.25)

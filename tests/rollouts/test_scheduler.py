@@ -98,7 +98,8 @@ def test_no_trained_token_is_staler_than_the_bound_and_every_rollout_is_accounte
                 for group in groups:
                     for trajectory in group.trajectories:
                         oldest = trajectory.oldest_version
-                        assert oldest is not None and version - oldest <= bound
+                        assert oldest is not None
+                        assert version - oldest <= bound
             assert scheduler.num_stale == 0  # pacing alone keeps the bound; discarding never had to
             counts = ledger.counts()
             finals = counts["trained"] + counts["discarded"]
