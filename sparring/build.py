@@ -72,7 +72,6 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
     )
     tasks = load_tasks(config, recipe_dir)
-    keep_freed_memory()
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)
@@ -87,6 +86,8 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         deterministic=is_deterministic,
         session_weights=config.rollout.session_weights,
     )
+    # After the cache of keys and values, whose pages the kernel should back only as they are used.
+    keep_freed_memory()
     optimizer = config.optimizer
     learner = TorchLearner(
         policy,

@@ -1,0 +1,34 @@
+"""The real loop on a real model that must learn: warm start, RL, held-out judgement, with real sessions and tools."""
+
+from pathlib import Path
+
+import pytest
+
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.ledger import Ledger
+from sparring.trainer import MultiTurnRLTrainer
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("max_steps_off_policy", [0, 2])
+def test_pointer_chase_learns_what_the_demonstrations_do_not_teach(tmp_path: Path, max_steps_off_policy: int) -> None:
+    overrides = [f"run.runs_dir={tmp_path}", f"rollout.max_steps_off_policy={max_steps_off_policy}"]
+    trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, quiet=True)
+    result = trainer.train()
+    report = MultiTurnRLEvaluator(trainer).evaluate()
+    base, warm, tuned = report.evaluations
+
+    assert result is not None
+    assert result.status == "completed"
+    assert base.success.mean == 0.0
+    assert warm.success.mean <= 0.45
+    assert tuned.success.mean >= 0.80
+    assert report.comparisons[-1].difference.low > 0
+    with Ledger(result.run / "ledger.sqlite") as ledger:
+        assert ledger.verify() == []
+        # Every planned rollout of training ended as trained or discarded: nothing is left over after a completed run.
+        counts = ledger.counts("train")
+        assert counts["trained"] + counts["discarded"] == counts["planned_total"]
+        assert counts["trained"] == result.step * 16 * 8

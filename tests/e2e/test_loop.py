@@ -1,0 +1,95 @@
+"""What the loop promises beyond learning: same log-probabilities on both sides, resumption, stopping, wrong data refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from sparring.errors import GateError, RewardError
+from sparring.ledger import Ledger
+from sparring.trainer import MultiTurnRLTrainer
+from sparring.training import checkpoints
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
+SMALL = (
+    "warm_start.steps=30",
+    "batch.global_batch_size=4",
+    "batch.group_size=4",
+    "schedule.val_every=0",
+    "schedule.save_every=1",
+    "schedule.keep_checkpoints=10",
+    "evaluation.val_num_tasks=4",
+    "evaluation.allow_zero_baseline=true",
+)
+
+
+def trainer_of(tmp_path: Path, *overrides: str, recipe: Path = RECIPE) -> MultiTurnRLTrainer:
+    return MultiTurnRLTrainer(recipe, overrides=[f"run.runs_dir={tmp_path}", *SMALL, *overrides], quiet=True)
+
+
+def metrics_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_sampled_and_recomputed_logprobs_agree_at_every_trained_token(tmp_path: Path, bound: int) -> None:
+    # Synchronous: the ratio compares the weights with themselves, so what differs is only how it was computed.
+    trainer = trainer_of(tmp_path, "schedule.max_steps=4", f"rollout.max_steps_off_policy={bound}")
+    result = trainer.train()
+    assert result is not None
+    steps = [row for row in metrics_of(result.run) if "training/logprob_difference_max" in row]
+    assert steps
+    assert all(row["training/staleness_max"] <= bound for row in steps)
+    if bound == 0:
+        assert max(row["training/logprob_difference_max"] for row in steps) <= 1e-4
+
+
+def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+    whole = trainer_of(tmp_path / "whole", "schedule.max_steps=4").train()
+    part = trainer_of(tmp_path / "part", "schedule.max_steps=4").train()
+    assert whole is not None
+    assert part is not None
+    # As after a crash behind step 2: the later checkpoints never happened.
+    for step in (3, 4):
+        for file in (part.run / "checkpoints" / checkpoints.name_of(step)).iterdir():
+            file.unlink()
+    resumed = MultiTurnRLTrainer.attach(part.run).train(resume=True)
+    assert resumed is not None
+    assert resumed.step == 4
+    expected = load_file(whole.run / "checkpoints" / checkpoints.name_of(4) / "weights.safetensors")
+    found = load_file(part.run / "checkpoints" / checkpoints.name_of(4) / "weights.safetensors")
+    assert all((expected[name] == found[name]).all() for name in expected)
+
+
+def test_no_success_before_training_stops_the_run_and_says_why(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "warm_start.steps=1", "evaluation.allow_zero_baseline=false", "schedule.max_steps=1")
+    with pytest.raises(GateError, match=r"none of 4 validation episodes succeeded.*warm_start"):
+        trainer.train()
+
+
+def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_trajectory(tmp_path: Path) -> None:
+    folder = tmp_path / "recipe"
+    folder.mkdir()
+    for file in RECIPE.parent.glob("*.py"):
+        (folder / file.name).write_text(file.read_text())
+    (folder / "recipe.toml").write_text(RECIPE.read_text().replace('reward = "environment:reward"', 'reward = "broken:nan"'))
+    (folder / "broken.py").write_text("def nan(trajectory):\n    return float('nan')\n")
+    trainer = trainer_of(tmp_path / "runs", "schedule.max_steps=1", recipe=folder / "recipe.toml")
+    with pytest.raises(RewardError, match="nan.*validation/"):
+        trainer.train()
+    with Ledger(next((tmp_path / "runs").iterdir()) / "ledger.sqlite") as ledger:
+        assert ledger.verify() == []
+        assert ledger.counts()["trained"] == 0
+
+
+def test_stop_ends_with_a_checkpoint_that_resumes(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "schedule.max_steps=1000", "schedule.max_epochs=100", "schedule.save_every=0")
+    trainer.train(wait=False)
+    while trainer.folder is None or trainer.folder.status().get("step") is None:
+        pass
+    trainer.stop()
+    result = trainer.wait(timeout=60)
+    assert result.status == "stopped"
+    assert 0 < result.step < 1000
+    assert checkpoints.newest(result.run / "checkpoints").name == checkpoints.name_of(result.step)
