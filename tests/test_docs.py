@@ -1,0 +1,157 @@
+"""The documentation names what the code has: settings and their defaults, metrics, links, an example that runs."""
+
+import ast
+import asyncio
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from sparring.agents import EnvironmentAgent
+from sparring.agents.scripted_session import ScriptedSession
+from sparring.algorithms.losses import LOSSES, loss_metrics
+from sparring.config import CLIP_BOUNDS, Config, Section, load_config
+from sparring.data import read_tasks
+from sparring.environments import Environment, answer, tool_call
+from sparring.plugins import load_object
+from sparring.types import Outcome, Task, Trajectory
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+LITERAL = re.compile(r"(rollout|analysis|training|timing_s|val|\0)(/[a-z0-9_\0]+)+")
+"""A metric's name in the code; \0 stands for what an f-string fills in."""
+
+
+def section_class(annotation: Any) -> type[Section]:
+    """The section of a field, also of one that may be None."""
+    return next(part for part in (annotation, *get_args(annotation)) if isinstance(part, type))
+
+
+def defaults() -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            key: ("required" if field.is_required() else field.get_default(call_default_factory=True))
+            for key, field in section_class(field.annotation).model_fields.items()
+        }
+        for name, field in Config.model_fields.items()
+    }
+
+
+def documented_defaults() -> dict[str, dict[str, Any]]:
+    """What docs/configuration.md says: each section's table of `key` and default."""
+    found: dict[str, dict[str, Any]] = {}
+    for part in (ROOT / "docs" / "configuration.md").read_text("utf-8").split("\n## ")[1:]:
+        heading = re.match(r"`\[(\w+)\]`\n", part)
+        if heading:
+            rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", part, flags=re.MULTILINE)
+            found[heading[1]] = {key: read_default(cell) for key, cell in rows}
+    return found
+
+
+def read_default(cell: str) -> Any:
+    if cell in ("none", "required"):
+        return None if cell == "none" else cell
+    value = tomllib.loads(f"value = {cell.strip('`')}")["value"]
+    return tuple(value) if isinstance(value, list) else value
+
+
+def test_every_setting_is_documented_with_its_default_and_no_other() -> None:
+    assert documented_defaults() == defaults()
+
+
+def metric_literals(path: str) -> set[str]:
+    """Names of metrics that stand in a module as strings or f-strings."""
+    texts = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            texts.add("".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    return {text for text in texts if LITERAL.fullmatch(text)}
+
+
+def learner_metrics() -> set[str]:
+    """The learner puts `training/` before the keys of its `metrics`, and before what losses report."""
+    names = set(loss_metrics(torch.zeros(1), torch.zeros(1)))
+    for loss, bounds in CLIP_BOUNDS.items():
+        config = dict(zip(("clip_low_threshold", "clip_high_threshold"), bounds, strict=True))
+        names |= set(LOSSES[loss](torch.zeros(1), torch.zeros(1), torch.ones(1), config)[1])
+    for node in ast.walk(ast.parse((ROOT / "sparring/training/learner.py").read_text("utf-8"))):
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name | ast.Subscript):
+            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                names |= {target.slice.value} if ast.unparse(target.value) == "metrics" else set()
+            elif ast.unparse(target) == "metrics" and isinstance(node.value, ast.Dict):
+                names |= {ast.literal_eval(key) for key in node.value.keys if key is not None}
+    assert {"loss", "entropy"} <= names
+    return {f"training/{name}" for name in names}
+
+
+def emitted() -> list[re.Pattern[str]]:
+    modules = ("rollouts/metrics", "training/learner", "evaluation/evaluation", "loop", "trainer")
+    literals = set().union(*(metric_literals(f"sparring/{module}.py") for module in modules)) | learner_metrics()
+    literals -= {"training/\0"}
+    assert {"rollout/reward/mean", "\0/score/mean", "timing_s/eval", "training/steps_without_signal"} <= literals
+    # An f-string that begins with a prefix is an evaluation's: docs have the rows of `val/`.
+    names = [re.sub("^\0", "val", name) for name in sorted(literals)]
+    return [re.compile(re.escape(name).replace("\0", "[^`]+")) for name in names]
+
+
+def documented_metrics() -> set[str]:
+    """Names in the first column of the tables of docs/metrics.md."""
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_metric_is_documented() -> None:
+    names = documented_metrics()
+    assert [name.pattern for name in emitted() if not any(map(name.fullmatch, names))] == []
+
+
+def test_no_metric_is_documented_that_nothing_emits() -> None:
+    patterns = emitted()
+    assert {name for name in documented_metrics() if not any(p.fullmatch(name) for p in patterns)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", page.read_text("utf-8"))
+    assert [t for t in targets if t and not t.startswith("http") and not (page.parent / t).exists()] == []
+
+
+def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    assert [name for name, _ in blocks] == ["library.py", "recipe.toml", "books.jsonl"]
+    for name, content in blocks:
+        (tmp_path / name).write_text(content, "utf-8")
+    assert sum(bool(line.strip()) for line in blocks[0][1].splitlines()) == 10
+
+    config = load_config(tmp_path)
+    library: type[Environment] = load_object(config.environment.target, beside=tmp_path)
+    reward = load_object(config.reward.reward, beside=tmp_path)
+    assert config.data.train is not None
+    (task,) = read_tasks(tmp_path / config.data.train)
+
+    right = played(task, library, answer("B3"))
+    assert right.transitions[0]["result"] == "B3"
+    assert reward(right) == 1.0
+    assert reward(played(task, library, answer("B4"))) == 0.0
+    # Cut after the call: the last message is the tool's, and says B3 too.
+    assert reward(played(task, library)) == 0.0
+
+
+def played(task: Task, library: type[Environment], *after: Any) -> Trajectory:
+    """An episode that looks the book up and then says `after`, or is cut there."""
+    session = ScriptedSession(tool_call("find", title="Emma"), *after)
+    result = asyncio.run(EnvironmentAgent(library, max_turns=1 + len(after)).play(task, session))
+    assert result.outcome is (Outcome.FINISHED if after else Outcome.MAX_TURNS)
+    return Trajectory(
+        id="t", task=task, attempt=0, turns=session.turns, messages=result.messages, outcome=result.outcome,
+        reward=None, score=None, transitions=result.transitions,
+    )  # fmt: skip
