@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long test test-slow lint benchmarks clean
+.PHONY: quickstart quickstart-long test lint benchmarks clean
 
 quickstart: .venv/train
 	$(BIN)/python -m recipes.quickstart.compare
@@ -14,9 +14,6 @@ quickstart-long: .venv/train
 
 test: .venv/dev
 	$(BIN)/python -m pytest
-
-test-slow: .venv/dev
-	$(BIN)/python -m pytest -m slow
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

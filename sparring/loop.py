@@ -78,7 +78,9 @@ async def train(run: Run) -> int:
 
             times["timing_s/step"] = sum(times.values())
             play = rollout_metrics(groups, advantages, version=step - 1)
-            run.tracker.log_metrics(step, play | batch_metrics(batch, groups) | learned | times)
+            run.tracker.log_metrics(
+                step, play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | learned | times
+            )
             run.tracker.log_groups(step, groups, split="train")
             await run.save(step, scheduler.next_position)
             await run.validate(step)

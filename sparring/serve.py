@@ -21,14 +21,14 @@ from sparring.training import checkpoints
 from sparring.types import Sampling
 
 
-def load_served(model: str) -> tuple[Policy, str]:
-    """A run folder's newest policy, or a model by name or path, and the name to serve it under."""
+def load_served(model: str) -> tuple[Policy, str, str]:
+    """A run folder's newest policy, or a model by name or path; the name to serve it under, and whose chat format it has."""
     if RunFolder.is_run(Path(model)):
         folder = RunFolder(Path(model))
         config = load_config(folder.recipe, [])
         policy = load_policy(config, folder.recipe.parent)
         policy.restore(checkpoints.load_weights(checkpoints.newest(folder.checkpoints), policy).tensors)
-        return policy, folder.path.name
+        return policy, folder.path.name, config.model.name
     base, tokenizer = load_pretrained(model)
     device = resolve_device("auto")
     defaults = ModelSection()
@@ -36,7 +36,7 @@ def load_served(model: str) -> tuple[Policy, str]:
         base, tokenizer, precision=resolve_precision("auto", device), device=device,
         max_positions=defaults.max_sequence_length,
     )  # fmt: skip
-    return policy, model
+    return policy, model, model
 
 
 def serve(
@@ -52,17 +52,17 @@ def serve(
     Raises ServiceError when the model cannot be loaded or the address is taken.
     """
     torch.set_num_threads(os.cpu_count() or 1)
-    policy, name = load_served(model)
-    asyncio.run(_serve(policy, name, model, host, port, api_key, on_ready))
+    policy, name, format_of = load_served(model)
+    asyncio.run(_serve(policy, name, format_of, host, port, api_key, on_ready))
 
 
 async def _serve(
-    policy: Policy, name: str, model: str, host: str, port: int, api_key: str | None,
+    policy: Policy, name: str, format_of: str, host: str, port: int, api_key: str | None,
     on_ready: Callable[[str, str], None] | None,
 ) -> None:  # fmt: skip
     engine = TorchEngine(policy, policy.snapshot())
     server = ModelServer(
-        engine=engine, chat=create_chat(policy.tokenizer, model), model_name=name, sampling=Sampling(max_tokens=512),
+        engine=engine, chat=create_chat(policy.tokenizer, format_of), model_name=name, sampling=Sampling(max_tokens=512),
         api_key=api_key, host=host, port=port,
     )  # fmt: skip
     try:

@@ -210,6 +210,8 @@ class MultiTurnRLTrainer:
             if every and at % every == 0:
                 self._save(parts, folder, at, next_position, incarnation)
             folder.set_status("running", step=at)
+            if folder.stop_requested():
+                stop.set()
 
         run = loop.Run(
             engine=parts.engine,

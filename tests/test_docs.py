@@ -14,7 +14,7 @@ from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.algorithms.losses import LOSSES, loss_metrics
 from sparring.config import CLIP_BOUNDS, Config, Section, load_config
-from sparring.data import read_tasks
+from sparring.data import read_tasks, split_tasks
 from sparring.environments import Environment, answer, tool_call
 from sparring.plugins import load_object
 from sparring.types import Outcome, Task, Trajectory
@@ -136,7 +136,8 @@ def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path:
     library: type[Environment] = load_object(config.environment.target, beside=tmp_path)
     reward = load_object(config.reward.reward, beside=tmp_path)
     assert config.data.train is not None
-    (task,) = read_tasks(tmp_path / config.data.train)
+    fractions = {"validation": config.data.validation_fraction, "held_out": config.data.held_out_fraction}
+    (task,) = split_tasks(read_tasks(tmp_path / config.data.train), fractions, seed=config.run.seed)["train"]
 
     right = played(task, library, answer("B3"))
     assert right.transitions[0]["result"] == "B3"

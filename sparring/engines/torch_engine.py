@@ -23,9 +23,9 @@ from torch import Tensor
 
 from sparring.engines.kv_cache import KVCache, Row
 from sparring.engines.sampling import UniformStream, draw
-from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
+from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.models.forest import forest_logprobs, layout
-from sparring.models.llama import LlamaWeights, attend_causally, forward
+from sparring.models.llama import SUPPORTED, LlamaWeights, attend_causally, forward
 from sparring.models.policy import Policy
 from sparring.protocols import TokenCallback
 from sparring.types import Completion, SampleRequest, StopReason, TokenSegment, Weights
@@ -94,6 +94,11 @@ class TorchEngine:
         deterministic: bool = False,
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
+        if not policy.is_lean:
+            raise ServiceError(
+                f"this engine samples Llama-shaped models ({', '.join(SUPPORTED)} without sliding windows), and the model is "
+                f"{policy.base.config.model_type!r}. Use a model of these families."
+            )
         self._policy = policy
         self._current = _Version(number=version, fingerprint=weights.fingerprint, weights=policy.materialize(weights))
         row_tokens = policy.max_positions

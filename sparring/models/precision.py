@@ -15,7 +15,7 @@ def resolve_device(device: str) -> str:
 def resolve_precision(precision: str, device: str) -> str:
     """`auto` is bf16 where the hardware multiplies it natively.
 
-    A CPU without AVX512-BF16 or AMX emulates bf16 products, measured 10 to 80 times slower than fp32 (LOG.md).
+    A CPU without AVX512-BF16 or AMX emulates bf16 products: measured 6 to 150 times slower than fp32 (LOG.md).
     """
     if precision != "auto":
         return precision

@@ -81,7 +81,6 @@ class Collector:
         self._max_context_tokens = max_context_tokens
         self._clock = clock
         self._sleep = sleep
-        self.num_retries = 0
 
     async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
         """Play the members of a group side by side. Members lost to infrastructure are counted in `num_lost`.
@@ -120,7 +119,6 @@ class Collector:
                 if trajectory is not None:
                     return trajectory
                 if attempt < self._max_retries:
-                    self.num_retries += 1
                     await self._sleep(min(30.0, 0.5 * 2**attempt))
         return None
 
@@ -181,11 +179,18 @@ class Collector:
         ledger.advance_nowait(rollout_id, RolloutState.FINISHED)
         return await self._judge(trajectory, plan, played.reward)
 
-    async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory:
-        """Reward and score. Raises RewardError as it is: a reward that cannot be trusted ends the run."""
+    async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | None:
+        """Reward and score; None when a judge's own infrastructure failed.
+
+        Raises RewardError as it is: a reward that cannot be trusted ends the run.
+        """
         try:
             reward = own_reward if own_reward is not None else await evaluate_reward(self._reward, trajectory)
             score = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+        except InfrastructureError as error:
+            self._discard(trajectory.id, DiscardReason.INFRA_ERROR, str(error))
+            logger.warning("rollout %s could not be judged: %s", trajectory.id, error)
+            return None
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
             raise

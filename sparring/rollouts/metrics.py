@@ -120,11 +120,12 @@ def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict
     return {"training/staleness_mean": fmean(ages), "training/staleness_max": float(max(ages))}
 
 
-def batch_metrics(batch: TrainingBatch, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """What of the step's play went into training."""
+def batch_metrics(batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int) -> dict[str, float]:
+    """What of the step's play went into training; `num_stale` counts the groups discarded as too old so far."""
     num_trajectories = sum(len(group.trajectories) for group in groups)
     trained = batch.num_trained_tokens
     return {
+        "training/stale_groups_discarded": float(num_stale),
         "training/num_groups": float(len(groups)),
         "training/num_trajectories": float(num_trajectories),
         "training/num_datums": float(len(batch.sequences)),

@@ -135,13 +135,6 @@ class Scheduler:
         self._num_handed_over = 0
         self._version = version
 
-    def discard_claimed(self, reason: DiscardReason, detail: str) -> None:
-        """The batch cannot be trained: account for it and let new groups start."""
-        for group in self._claimed:
-            self._discard(group, reason, detail)
-        self._claimed = []
-        self._num_handed_over = 0
-
     def start_ahead(self) -> None:
         """Start what the bound allows now; asynchronous play goes on while a batch is trained."""
         self._start()

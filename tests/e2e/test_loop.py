@@ -73,7 +73,9 @@ def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_traje
     folder.mkdir()
     for file in RECIPE.parent.glob("*.py"):
         (folder / file.name).write_text(file.read_text())
-    (folder / "recipe.toml").write_text(RECIPE.read_text().replace('reward = "environment:reward"', 'reward = "broken:nan"'))
+    (folder / "recipe.toml").write_text(
+        RECIPE.read_text().replace('reward = "environment:reward"', 'reward = "broken:nan"')
+    )
     (folder / "broken.py").write_text("def nan(trajectory):\n    return float('nan')\n")
     trainer = trainer_of(tmp_path / "runs", "schedule.max_steps=1", recipe=folder / "recipe.toml")
     with pytest.raises(RewardError, match="nan.*validation/"):

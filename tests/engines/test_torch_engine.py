@@ -42,7 +42,9 @@ def request(session: str, ids: list[int], *, seed: int = 0, temperature: float =
     )  # fmt: skip
 
 
-async def recomputed_difference(engine: TorchEngine, ids: list[int], completion: Completion, temperature: float) -> float:
+async def recomputed_difference(
+    engine: TorchEngine, ids: list[int], completion: Completion, temperature: float
+) -> float:
     """How far the reported log-probabilities are from those of one plain forward pass."""
     whole = await engine.logprobs([*ids, *completion.token_ids], temperature)
     return max(abs(a - b) for a, b in zip(whole[len(ids) - 1 :], completion.sampled_logprobs, strict=True))
@@ -136,7 +138,9 @@ def test_a_prompt_that_a_group_shares_is_computed_once(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("session_weights", ["latest", "pinned"])
-def test_a_weight_update_in_mid_episode_changes_later_turns_as_the_setting_says(policy: Policy, session_weights) -> None:
+def test_a_weight_update_in_mid_episode_changes_later_turns_as_the_setting_says(
+    policy: Policy, session_weights
+) -> None:
     async def main() -> tuple[Completion, Completion, float]:
         engine = TorchEngine(policy, policy.snapshot(), session_weights=session_weights)
         try:

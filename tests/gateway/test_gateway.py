@@ -212,8 +212,9 @@ def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
                 answers = [await client.chat.completions.create(model="m", messages=[USER]) for client in clients]
                 assert [answer.choices[0].message.content for answer in answers] == ["a", "b"]
                 assert len(left.turns) == len(right.turns) == 1
+                clients.append(openai.AsyncOpenAI(base_url=gateway.base_url, api_key="sk-guess"))
                 with pytest.raises(openai.AuthenticationError, match="opens no running episode"):
-                    await openai.AsyncOpenAI(base_url=gateway.base_url, api_key="sk-guess").models.list()
+                    await clients[-1].models.list()
                 assert doors[0].api_key not in str(vars(gateway._doors))
             with pytest.raises(openai.AuthenticationError):
                 await clients[0].chat.completions.create(model="m", messages=[USER])
