@@ -78,7 +78,7 @@ def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_traje
     )
     (folder / "broken.py").write_text("def nan(trajectory):\n    return float('nan')\n")
     trainer = trainer_of(tmp_path / "runs", "schedule.max_steps=1", recipe=folder / "recipe.toml")
-    with pytest.raises(RewardError, match="nan.*validation/"):
+    with pytest.raises(RewardError, match=r"nan.*validation/"):
         trainer.train()
     with Ledger(next((tmp_path / "runs").iterdir()) / "ledger.sqlite") as ledger:
         assert ledger.verify() == []

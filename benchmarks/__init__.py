@@ -1,0 +1,1 @@
+"""Side-by-side measurements that print a table and write JSON; never timed tests."""
