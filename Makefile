@@ -6,11 +6,12 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .PHONY: quickstart quickstart-long test lint benchmarks clean
 
+# A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
-	$(BIN)/python -m recipes.quickstart.compare
+	$(BIN)/python -m recipes.compare recipes/pointer_chase
 
 quickstart-long: .venv/train
-	$(BIN)/python -m recipes.quickstart.compare --long
+	$(BIN)/python -m recipes.compare recipes/quickstart
 
 test: .venv/dev
 	$(BIN)/python -m pytest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -253,18 +253,24 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
     merged = {name: dict(table) if isinstance(table, dict) else table for name, table in recipe.items()}
     for override in overrides:
         _apply(override, merged, problems)
+    wrong: set[str] = set()
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(problems + [_problem(detail) for detail in error.errors()], source) from error
-    problems += _conflicts(config)
+        problems += [_problem(detail) for detail in error.errors()]
+        wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in error.errors()}
+        config = _without(wrong, merged)
+    problems += _conflicts(config, wrong)
     if problems:
         raise ConfigError(problems, source)
     return config
 
 
 def resolved_toml(config: Config) -> str:
-    """The whole configuration as TOML that `load_config` reads back to the same values."""
+    """What recipe and overrides say, as TOML that `load_config` reads back to the same values.
+
+    Defaults stay out: written down they would count as given, and be refused where nothing reads them.
+    """
     tables = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     return tomli_w.dumps(tables)
 
@@ -343,12 +349,32 @@ def _section_class(annotation: Any) -> type[Section]:
     return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))
 
 
-def _conflicts(config: Config) -> list[ConfigProblem]:
-    """Rules between fields: what cannot work together, and what nothing in the chosen combination would read."""
+def _without(wrong: Container[str], merged: Mapping[str, Any]) -> Config:
+    """The configuration with defaults in place of what is wrong, so that rules between the rest can be judged.
+
+    Sections with keys that have no default stay out: no rule reads them.
+    """
+    sections: dict[str, Section] = {}
+    for name, table in merged.items():
+        if name in wrong or name not in Config.model_fields or Config.model_fields[name].is_required():
+            continue
+        kept = {key: value for key, value in table.items() if f"{name}.{key}" not in wrong}
+        sections[name] = _section_class(Config.model_fields[name].annotation).model_validate(kept)
+    return Config.model_construct(None, **sections)
+
+
+def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]:
+    """Rules between fields: what cannot work together, and what nothing in the chosen combination would read.
+
+    A rule that reads a key of `wrong` is not judged.
+    """
     found: list[ConfigProblem] = []
 
-    def refuse(key: str, message: str) -> None:
-        found.append(ConfigProblem(key, message))
+    def refuse(key: str, message: str, *reads: str) -> None:
+        """`reads` are the other keys that the rule depends on."""
+        keys = (key, *reads)
+        if not any(path in wrong or path.partition(".")[0] in wrong for path in keys):
+            found.append(ConfigProblem(key, message))
 
     def given(section: str, *keys: str) -> list[str]:
         return [key for key in keys if key in getattr(config, section).model_fields_set]
@@ -356,22 +382,35 @@ def _conflicts(config: Config) -> list[ConfigProblem]:
     algorithm, batch, rollout, model, data = config.algorithm, config.batch, config.rollout, config.model, config.data
     if algorithm.loss_fn not in CLIP_BOUNDS:
         for key in given("algorithm", "clip_low_threshold", "clip_high_threshold"):
-            refuse(f"algorithm.{key}", f"is given, but loss_fn = {algorithm.loss_fn!r} does not clip; leave it out.")
+            refuse(
+                f"algorithm.{key}",
+                f"is given, but loss_fn = {algorithm.loss_fn!r} does not clip; leave it out.",
+                "algorithm.loss_fn",
+            )
     if algorithm.advantage_method != "group_based" and given("algorithm", "advantage_normalization"):
         refuse(
             "algorithm.advantage_normalization",
             f"is given, but advantage_method = {algorithm.advantage_method!r} does not normalize; leave it out.",
+            "algorithm.advantage_method",
         )
     if batch.group_size < 2:
         refuse(
             "batch.group_size",
             f"is {batch.group_size}, but {algorithm.advantage_method!r} compares the episodes of a group; use at least 2.",
+            "algorithm.advantage_method",
         )
     if algorithm.loss_fn == "cispo" and (algorithm.clip_low_threshold or 0) > 0:
         refuse(
             "algorithm.clip_low_threshold",
             f"is {algorithm.clip_low_threshold} with loss_fn = 'cispo', which keeps full weight on tokens that the policy "
             "already left; use 0, or loss_fn = 'ppo'.",
+            "algorithm.loss_fn",
+        )
+    if algorithm.clip_low_threshold == algorithm.clip_high_threshold == 1:
+        refuse(
+            "algorithm.clip_high_threshold",
+            "is 1, as clip_low_threshold is, which leaves no room for the probability ratio; use, for example, 0.8 and 1.2.",
+            "algorithm.clip_low_threshold",
         )
     if config.sampling.sampling_top_p < 1:
         refuse(
@@ -381,20 +420,28 @@ def _conflicts(config: Config) -> list[ConfigProblem]:
         )
     if model.trained_weights == "full":
         for key in given("model", "lora_rank", "lora_alpha", "lora_layers", "lora_targets"):
-            refuse(f"model.{key}", "is given, but trained_weights = 'full' trains no adapter; leave it out.")
+            message = "is given, but trained_weights = 'full' trains no adapter; leave it out."
+            refuse(f"model.{key}", message, "model.trained_weights")
     waits = math.ceil((rollout.staleness_window - 1) / batch.global_batch_size)
     if waits > rollout.max_steps_off_policy:
         refuse(
             "rollout.staleness_window",
             f"is {rollout.staleness_window}, which lets a group wait {waits} steps, but max_steps_off_policy = "
             f"{rollout.max_steps_off_policy}; use a smaller window or a larger bound.",
+            "rollout.max_steps_off_policy",
+            "batch.global_batch_size",
         )
     if rollout.max_steps_off_policy == 0 and given("rollout", "session_weights"):
-        refuse("rollout.session_weights", "is given, but with max_steps_off_policy = 0 no weights change during play.")
+        refuse(
+            "rollout.session_weights",
+            "is given, but with max_steps_off_policy = 0 no weights change during play; leave it out.",
+            "rollout.max_steps_off_policy",
+        )
     if config.engine.deterministic and rollout.max_steps_off_policy > 0:
         refuse(
             "engine.deterministic",
             "is true, but asynchronous play depends on timing; set rollout.max_steps_off_policy = 0, or leave it out.",
+            "rollout.max_steps_off_policy",
         )
     plays_in_rounds = config.engine.deterministic is not False and rollout.max_steps_off_policy == 0
     if plays_in_rounds and rollout.rollout_max_concurrency < batch.group_size:
@@ -402,29 +449,41 @@ def _conflicts(config: Config) -> list[ConfigProblem]:
             "rollout.rollout_max_concurrency",
             f"is {rollout.rollout_max_concurrency}, but deterministic play opens a whole group together "
             f"(group_size = {batch.group_size}); raise it, or set engine.deterministic = false.",
+            "batch.group_size",
+            "rollout.max_steps_off_policy",
+            "engine.deterministic",
         )
     for split in ("validation", "held_out"):
         if getattr(data, split) is not None and given("data", f"{split}_fraction"):
-            refuse(
-                f"data.{split}_fraction", f"is given, but data.{split} names the tasks already; leave one of them out."
-            )
-    if data.validation_fraction + data.held_out_fraction >= 1:
-        refuse("data.validation_fraction", "and held_out_fraction leave nothing to train on; make them smaller.")
+            message = f"is given, but data.{split} names the tasks already; leave one of them out."
+            refuse(f"data.{split}_fraction", message, f"data.{split}")
+    if data.validation is None and data.held_out is None and data.validation_fraction + data.held_out_fraction >= 1:
+        refuse(
+            "data.validation_fraction",
+            f"is {data.validation_fraction}, which with held_out_fraction = {data.held_out_fraction} leaves nothing to "
+            "train on; make them less than 1 together.",
+            "data.held_out_fraction",
+            "data.validation",
+            "data.held_out",
+        )
     largest = max(config.evaluation.val_group_size, config.evaluation.eval_group_size)
     for k in config.evaluation.pass_k_values:
         if not 1 <= k <= largest:
             refuse(
                 "evaluation.pass_k_values",
                 f"holds {k}, but with {largest} episodes a task pass@{k} is not defined; raise eval_group_size.",
+                "evaluation.val_group_size",
+                "evaluation.eval_group_size",
             )
-    if config.tracking.mlflow_uri is not None and not config.tracking.mlflow:
-        refuse(
-            "tracking.mlflow_uri", "is given, but tracking.mlflow is false; set it to true, or leave the address out."
-        )
+    if not config.tracking.mlflow:
+        for key in given("tracking", "mlflow_uri", "mlflow_experiment_name"):
+            message = "is given, but tracking.mlflow is false; set it to true, or leave this out."
+            refuse(f"tracking.{key}", message, "tracking.mlflow")
     if config.sampling.sampling_max_tokens >= model.max_sequence_length and given("sampling", "sampling_max_tokens"):
         refuse(
             "sampling.sampling_max_tokens",
             f"is {config.sampling.sampling_max_tokens}, but model.max_sequence_length = {model.max_sequence_length} holds "
             "the prompt too; make it smaller.",
+            "model.max_sequence_length",
         )
     return found

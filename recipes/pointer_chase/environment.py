@@ -139,3 +139,8 @@ def mixed_log(
             script = _walk(task, hops + (rng.choice((-1, 1)) if hops == 1 else -1))
         log.append(record_demonstration(PointerChase, task, script))
     return log
+
+
+def shuffled_reward(trajectory: Trajectory) -> float:
+    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    return random.Random(trajectory.id).choice((0.0, 1.0))

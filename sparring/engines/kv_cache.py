@@ -1,138 +1,238 @@
-"""Keys and values of past tokens: one row a session, prefixes copied from other rows instead of being computed again.
+"""Keys and values of past tokens: a row for each session, prefixes copied from other rows instead of computed again.
 
-Shapes: rows of the cache, K key/value heads, L tokens a row, D head dimension.
+A layer's keys are one block of memory, cut into rows whose capacities are halves of halves of the longest context, so
+that short histories take little and rows of one capacity lie side by side: attention reads neighbors in place.
+
+Shapes: S tokens that the cache holds, K key/value heads, D head dimension.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparring.models.llama import LlamaShape
 
+SMALLEST_ROW = 64
+"""Tokens; shorter rows would split a batch into more pieces than the memory is worth."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Row:
-    """One row: the tokens whose keys and values it holds, and under which weights they were computed."""
+    """A place in the cache: the tokens whose keys and values it holds, and the weights that computed them."""
 
-    index: int
+    offset: int
+    capacity: int
+    session_id: str
+    fingerprint: str
     token_ids: list[int] = field(default_factory=list)
-    version: int = -1
-    session_id: str | None = None
-    is_busy: bool = False
+    is_busy: bool = True
     """A turn reads or writes it: it may not be evicted."""
+    is_closed: bool = False
+    """Its session has ended; it goes before rows that may be read again."""
     last_used: int = 0
 
 
+@final
 class KVCache:
-    """A fixed number of rows; idle rows are evicted, those of closed sessions first, then the longest unused."""
+    """At most `num_tokens` tokens. When they are taken, idle rows go: first of closed sessions, then longest unused."""
 
     def __init__(
-        self, shape: LlamaShape, *, num_rows: int, row_tokens: int, dtype: torch.dtype, device: torch.device
+        self, shape: LlamaShape, *, num_tokens: int, max_row_tokens: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        size = (num_rows, shape.num_kv_heads, row_tokens, shape.head_dim)
-        self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
-        self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
-        self.row_tokens = row_tokens
-        self._rows = [Row(index) for index in range(num_rows)]
-        self._by_session: dict[str, Row] = {}
-        self._closed: set[str] = set()
+        self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
+        size = (self._space.num_tokens, shape.num_kv_heads, shape.head_dim)
+        self.keys_S_K_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        self.values_S_K_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        self.row_tokens = min(max_row_tokens, num_tokens)
+        """The longest history that a row can hold."""
+        self._rows: list[Row] = []
         self._clock = 0
 
-    def claim(self, session_id: str, prompt_ids: Sequence[int], version: int) -> Row | None:
-        """A busy row for a turn, holding as much of the prompt as any row with this version does, but never all of
-        it: the last token has to be computed for its logits. None when every row is busy."""
-        own = self._by_session.get(session_id)
-        if own is not None and own.is_busy:
-            own = None  # two turns of one session at a time: the second gets a row of its own
-        kept = _common(own.token_ids, prompt_ids) if own is not None and own.version == version else 0
-        limit = len(prompt_ids) - 1
-        donor, shared = self.longest_prefix(prompt_ids, version) if kept < limit else (None, 0)
-        row = own or self._evict(besides=donor)
+    def claim(self, session_id: str, token_ids: Sequence[int], fingerprint: str, *, room: int) -> Row | None:
+        """A busy row for a turn with space for `token_ids` and `room` more. It holds as many of them as any row does,
+        but never the last, which has to be computed for its logits. None when busy rows leave no space."""
+        known = token_ids[:-1]
+        size = min(len(token_ids) + room, self.row_tokens)
+        donor, shared = self.longest_prefix(session_id, known, fingerprint)
+        if donor is not None and donor.session_id == session_id and not donor.is_busy:
+            row = self._take_over(donor, size)
+        else:
+            row = self._new_row(session_id, fingerprint, size, besides=donor)
+            if row is None and donor is not None and not donor.is_busy:
+                row = self._take_over(donor, size)
+            elif row is not None and donor is not None:
+                self._copy(donor.offset, row.offset, shared)
+                row.token_ids = list(known[:shared])
         if row is None:
             return None
-        if row.session_id is not None and self._by_session.get(row.session_id) is row:
-            del self._by_session[row.session_id]
-        if donor is not None and donor is not row and shared > kept:
-            self._copy(donor, row, kept if own is row and row.version == version else 0, shared)
-            row.token_ids = list(prompt_ids[:shared])
-        elif own is not row:
-            row.token_ids = []
-        else:
-            del row.token_ids[kept:]
-        del row.token_ids[limit:]
-        row.version, row.session_id, row.is_busy = version, session_id, True
-        self._by_session[session_id] = row
+        del row.token_ids[shared:]
+        row.session_id, row.is_busy, row.is_closed = session_id, True, False
         self._touch(row)
         return row
 
-    def longest_prefix(self, prompt_ids: Sequence[int], version: int) -> tuple[Row | None, int]:
-        """The row with this version that shares the most tokens with the prompt, and how many."""
-        best, most = None, 0
+    def longest_prefix(self, session_id: str, token_ids: Sequence[int], fingerprint: str) -> tuple[Row | None, int]:
+        """The row, computed by these weights, that shares the most tokens from the start (the session's own idle row
+        among equals), and how many it shares."""
+        best, most, best_is_own = None, 0, False
+        wanted = list(token_ids)
         for row in self._rows:
-            if row.version == version and len(row.token_ids) > most:
-                shared = _common(row.token_ids, prompt_ids)
-                if shared > most:
-                    best, most = row, shared
+            if row.fingerprint != fingerprint or row.token_ids[:most] != wanted[:most]:
+                continue
+            is_own = row.session_id == session_id and not row.is_busy
+            shared = common_prefix(row.token_ids, wanted)
+            if shared > most or (shared == most > 0 and is_own and not best_is_own):
+                best, most, best_is_own = row, shared, is_own
         return best, most
 
+    def grow(self, row: Row, num_tokens: int) -> bool:
+        """Give the row space for `num_tokens`; False when busy rows leave none, and then nothing has changed."""
+        while row.capacity < num_tokens:
+            moved = self._space.double(row.offset, row.capacity)
+            if moved is not None:
+                self._copy(row.offset, moved, len(row.token_ids))
+                row.offset, row.capacity = moved, 2 * row.capacity
+            elif not self._evict(besides=row):
+                return False
+        return True
+
     def release(self, row: Row) -> None:
-        """The turn is over; the row stays cached."""
+        """The turn is over; what the row holds stays for later."""
         row.is_busy = False
         self._touch(row)
 
     def close_session(self, session_id: str) -> None:
-        """Its row may go first."""
-        if session_id in self._by_session:
-            self._closed.add(session_id)
-
-    def drop_idle(self) -> None:
-        """Forget every row that no turn uses, so that what comes next does not depend on what was cached."""
+        """No turn of this session follows: its rows go first."""
         for row in self._rows:
-            if not row.is_busy:
-                row.token_ids, row.version, row.session_id, row.last_used = [], -1, None, 0
-        self._by_session = {row.session_id: row for row in self._rows if row.session_id is not None}
-        self._closed.clear()
+            if row.session_id == session_id:
+                row.is_closed = True
 
-    def _evict(self, *, besides: Row | None) -> Row | None:
-        idle = [row for row in self._rows if not row.is_busy]
-        if not idle:
-            return None
-        others = [row for row in idle if row is not besides] or idle
-        row = min(others, key=lambda row: (self._keep_value(row), row.last_used, row.index))
-        self._closed.discard(row.session_id or "")
+    def drop(self, *, besides: frozenset[str] = frozenset(), session_id: str | None = None) -> None:
+        """Forget idle rows: those not computed by the weights `besides`, or those of one session."""
+        for row in list(self._rows):
+            if session_id is None:
+                is_wanted = row.fingerprint in besides
+            else:
+                is_wanted = row.session_id != session_id
+            if not is_wanted and not row.is_busy:
+                self._free(row)
+
+    @property
+    def num_busy(self) -> int:
+        return sum(row.is_busy for row in self._rows)
+
+    def _new_row(self, session_id: str, fingerprint: str, size: int, *, besides: Row | None) -> Row | None:
+        while (taken := self._space.take(size)) is None:
+            if not self._evict(besides=besides):
+                return None
+        row = Row(*taken, session_id, fingerprint)
+        self._rows.append(row)
         return row
 
-    def _keep_value(self, row: Row) -> int:
-        if not row.token_ids:
-            return 0
-        return 1 if row.session_id is None or row.session_id in self._closed else 2
+    def _take_over(self, row: Row, size: int) -> Row | None:
+        return row if self.grow(row, size) else None
 
-    def _copy(self, source: Row, target: Row, begin: int, end: int) -> None:
-        for tensors in (self.keys, self.values):
+    def _evict(self, *, besides: Row | None) -> bool:
+        idle = [row for row in self._rows if not row.is_busy and row is not besides]
+        if not idle:
+            return False
+        self._free(min(idle, key=lambda row: (not row.is_closed, row.last_used)))
+        return True
+
+    def _free(self, row: Row) -> None:
+        self._rows.remove(row)
+        self._space.give(row.offset, row.capacity)
+
+    def _copy(self, source: int, target: int, num_tokens: int) -> None:
+        if source == target:
+            return
+        for tensors in (self.keys_S_K_D, self.values_S_K_D):
             for tensor in tensors:
-                tensor[target.index, :, begin:end] = tensor[source.index, :, begin:end]
+                tensor[target : target + num_tokens] = tensor[source : source + num_tokens]
 
     def _touch(self, row: Row) -> None:
         self._clock += 1
         row.last_used = self._clock
 
-    def write(self, layer: int, rows: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [N, K, D] of tokens at (row, position)."""
-        self.keys[layer][rows, :, positions] = keys
-        self.values[layer][rows, :, positions] = values
+
+@final
+class Space:
+    """Which tokens of the cache are free: a buddy allocator whose capacities are `largest` halved again and again.
+
+    A block of capacity c starts at a multiple of c. Its buddy is the other half of the block it was split from; two
+    free buddies become one block again. The lowest block that fits is given out, so what is used stays together.
+    """
+
+    def __init__(self, num_tokens: int, *, largest: int) -> None:
+        halvings = max(0, (largest // SMALLEST_ROW).bit_length() - 1)
+        smallest = -(-largest // 2**halvings)
+        self.capacities = tuple(smallest << power for power in range(halvings + 1))
+        top = self.capacities[-1]
+        self.num_tokens = max(1, num_tokens // top) * top
+        self._free: dict[int, set[int]] = {capacity: set() for capacity in self.capacities}
+        self._free[top] = set(range(0, self.num_tokens, top))
+
+    def take(self, size: int) -> tuple[int, int] | None:
+        """(offset, capacity) of a block of at least `size`, None when there is none."""
+        wanted = next(capacity for capacity in self.capacities if capacity >= size)
+        for capacity in self.capacities:
+            if capacity < wanted or not self._free[capacity]:
+                continue
+            offset = min(self._free[capacity])
+            self._free[capacity].remove(offset)
+            while capacity > wanted:
+                capacity //= 2
+                self._free[capacity].add(offset + capacity)
+            return offset, wanted
+        return None
+
+    def give(self, offset: int, capacity: int) -> None:
+        """Take a block back."""
+        while capacity < self.capacities[-1] and _buddy(offset, capacity) in self._free[capacity]:
+            self._free[capacity].remove(_buddy(offset, capacity))
+            offset, capacity = min(offset, _buddy(offset, capacity)), 2 * capacity
+        self._free[capacity].add(offset)
+
+    def double(self, offset: int, capacity: int) -> int | None:
+        """Exchange a block for one twice as large: its offset, or None. The free buddy is joined where possible."""
+        buddy = _buddy(offset, capacity)
+        if buddy in self._free[capacity]:
+            self._free[capacity].remove(buddy)
+            return min(offset, buddy)
+        taken = self.take(2 * capacity)
+        if taken is None:
+            return None
+        # The old block is given back at once: until the next take nobody writes there, and the caller copies first.
+        self.give(offset, capacity)
+        return taken[0]
 
 
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that take no memory on the CPU before something is written: torch's own zeros touch every page.
+
+    They must be zeros, because attention multiplies what it does not see by 0, and 0 times garbage may be NaN.
+    """
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
+
+
+def _buddy(offset: int, capacity: int) -> int:
+    return offset + capacity if (offset // capacity) % 2 == 0 else offset - capacity
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two sequences of the same type share from the start."""
     limit = min(len(left), len(right))
-    left, right = list(left[:limit]), list(right[:limit])
-    if left == right:
+    if left[:limit] == right[:limit]:
         return limit
-    low, high = 0, limit
+    low, high = 0, limit - 1
     while low < high:  # the first `low` are equal, the first `high + 1` are not
         middle = (low + high + 1) // 2
         if left[low:middle] == right[low:middle]:

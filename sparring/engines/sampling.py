@@ -6,6 +6,7 @@ Shapes: B rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ BLOCK = 256
 """Tokens whose probabilities are summed together: a draw searches the blocks, then within one."""
 
 
+@final
 class UniformStream:
     """Uniform numbers in [0, 1) that depend on the seed alone (Philox, a counter-based generator)."""
 
@@ -34,47 +36,50 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
     """Token [B] and its log-probability [B] under the distribution it was drawn from.
 
     Temperature 0 takes the likeliest token and reports its log-probability at temperature 1. top_p < 1 keeps the
-    smallest set of likeliest tokens whose probability reaches top_p, and renormalises.
+    smallest set of likeliest tokens whose probability reaches top_p, and renormalizes.
     """
-    temperatures = torch.tensor([s.temperature or 1.0 for s in sampling], device=logits_B_V.device)
-    scaled_B_V = logits_B_V.float() / temperatures[:, None]
+    scores_B_V = logits_B_V.float()
+    if any(one.temperature not in (0.0, 1.0) for one in sampling):
+        temperatures = torch.tensor([one.temperature or 1.0 for one in sampling], device=logits_B_V.device)
+        scores_B_V = scores_B_V / temperatures[:, None]
     for row, one in enumerate(sampling):
         if one.top_p < 1.0 and one.temperature > 0:
-            scaled_B_V[row] = _nucleus(scaled_B_V[row], one.top_p)
-    normalizer_B = scaled_B_V.logsumexp(dim=-1)
-    greedy = torch.tensor([s.temperature == 0 for s in sampling], device=logits_B_V.device)
-    if bool(greedy.all()):
-        tokens_B = scaled_B_V.argmax(dim=-1)
-    else:
-        uniforms_B = torch.tensor(uniforms, dtype=torch.float64, device=logits_B_V.device)
-        tokens_B = _inverse_cdf((scaled_B_V - normalizer_B[:, None]).exp(), uniforms_B)
-        if bool(greedy.any()):
-            tokens_B = torch.where(greedy, scaled_B_V.argmax(dim=-1), tokens_B)
-    logprobs_B = scaled_B_V.gather(1, tokens_B[:, None])[:, 0] - normalizer_B
-    return tokens_B, logprobs_B.clamp(max=0.0)
-
-
-def _inverse_cdf(probabilities_B_V: Tensor, uniforms_B: Tensor) -> Tensor:
-    """The token at which the cumulated probability passes the uniform number; sums are kept in double precision."""
-    padded = F.pad(probabilities_B_V, (0, -probabilities_B_V.shape[1] % BLOCK))
-    blocks = padded.view(padded.shape[0], -1, BLOCK)
+            scores_B_V = scores_B_V.clone() if scores_B_V is logits_B_V else scores_B_V
+            scores_B_V[row] = _nucleus(scores_B_V[row], one.top_p)
+    best_B, likeliest_B = scores_B_V.max(dim=-1)
+    # Probabilities up to the factor that makes them sum to one; sums of blocks are kept in double precision.
+    odds_B_V = (scores_B_V - best_B[:, None]).exp_()
+    if odds_B_V.shape[1] % BLOCK:
+        odds_B_V = F.pad(odds_B_V, (0, -odds_B_V.shape[1] % BLOCK))
+    blocks = odds_B_V.view(len(sampling), -1, BLOCK)
     cumulated = blocks.sum(dim=-1).double().cumsum(dim=-1)
-    targets = uniforms_B * cumulated[:, -1]
+    uniforms_B = torch.tensor(uniforms, dtype=torch.float64, device=logits_B_V.device)
+    greedy_B = torch.tensor([one.temperature == 0 for one in sampling], device=logits_B_V.device)
+    tokens_B = torch.where(greedy_B, likeliest_B, _search(blocks, cumulated, uniforms_B))
+    scores_B = scores_B_V.gather(1, tokens_B[:, None])[:, 0]
+    logprobs_B = (scores_B - best_B).double() - cumulated[:, -1].log()
+    return tokens_B, logprobs_B.clamp(max=0.0).float()
+
+
+def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The inverse of the cumulated distribution: `blocks` [B, blocks, BLOCK] with their cumulated sums [B, blocks]."""
+    targets = uniforms_B.clamp(max=1 - 1e-12) * cumulated[:, -1]  # a product must not round up to the whole sum
     block = torch.searchsorted(cumulated, targets[:, None], right=True)[:, 0].clamp(max=cumulated.shape[1] - 1)
     rows = torch.arange(len(block), device=block.device)
     before = torch.where(block > 0, cumulated[rows, (block - 1).clamp(min=0)], torch.zeros_like(targets))
-    within = blocks[rows, block].double().cumsum(dim=-1)
+    chosen = blocks[rows, block]
+    within = chosen.double().cumsum(dim=-1)
     inside = torch.searchsorted(within, (targets - before)[:, None], right=True)[:, 0].clamp(max=BLOCK - 1)
-    tokens = (block * BLOCK + inside).clamp(max=probabilities_B_V.shape[1] - 1)
-    # Rounding at the end of a block may point at a token of probability zero: take the likeliest of the block then.
-    impossible = probabilities_B_V.gather(1, tokens[:, None])[:, 0] == 0
-    return torch.where(impossible, probabilities_B_V.argmax(dim=-1), tokens)
+    # Rounding at the end of a block may point past it or at a token of probability zero: take the block's likeliest.
+    is_impossible = chosen[rows, inside] == 0
+    return block * BLOCK + torch.where(is_impossible, chosen.argmax(dim=-1), inside)
 
 
-def _nucleus(logits_V: Tensor, top_p: float) -> Tensor:
-    ordered, indices = logits_V.sort(descending=True)
-    before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
-    kept = indices[before < top_p]
-    result = torch.full_like(logits_V, float("-inf"))
-    result[kept] = logits_V[kept]
-    return result
+def _nucleus(scores_V: Tensor, top_p: float) -> Tensor:
+    """The scores with all but the smallest set of likeliest tokens whose probability reaches top_p at -inf."""
+    ordered, indices = scores_V.sort(descending=True)
+    probabilities = ordered.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    before[0] = 0.0
+    kept = ordered.masked_fill(before >= top_p, float("-inf"))
+    return torch.empty_like(scores_V).index_copy_(0, indices, kept)

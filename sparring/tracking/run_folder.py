@@ -114,10 +114,13 @@ class RunFolder:
         return status
 
     def request_stop(self) -> bool:
-        """Ask the run to stop with a checkpoint; True when its process was there to be told."""
+        """Ask the run to stop with a checkpoint. True when its process was woken, else it sees the request after a step.
+
+        A process that does not wait for signals, a notebook say, is not sent one: it would end without a checkpoint.
+        """
         (self.path / STOP).touch()
         pid = self._process_of(self.status())
-        if pid is None:
+        if pid is None or not _catches(pid, signal.SIGTERM):
             return False
         os.kill(pid, signal.SIGTERM)
         return True
@@ -260,6 +263,16 @@ def _started(pid: int) -> int | None:
         return None
     # Field 22; the second field is a name in brackets that may hold anything.
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, where the system says so (Linux)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
 
 
 def _write_json(path: Path, content: Json) -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,21 @@ def test_a_stop_request_reaches_the_process_and_is_forgotten_by_the_next_start(r
     assert folder.stop_requested()
     folder.set_status("running")
     assert not folder.stop_requested()
+
+
+def test_a_process_without_a_handler_is_asked_by_the_file_and_not_ended(recipe: Path) -> None:
+    folder = create(recipe)
+    folder.set_status("running", step=0)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as child:
+        status = json.loads((folder.path / "status.json").read_text())
+        # Field 22 of /proc/PID/stat, after a name in brackets: when the process started.
+        started = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        status["process"] |= {"pid": child.pid, "started": started}
+        (folder.path / "status.json").write_text(json.dumps(status))
+        assert folder.status()["status"] == "running"
+        assert not folder.request_stop()
+        assert folder.stop_requested()
+    assert child.returncode == 0
 
 
 def test_evaluations_are_numbered_and_none_is_replaced(recipe: Path) -> None:

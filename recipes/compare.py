@@ -1,4 +1,7 @@
-"""`make quickstart`: train, then judge base, warm start, the warm start continued, and tuned on the same held-out tasks."""
+"""Train a recipe, then judge base, warm start, the warm start continued, and tuned on the same held-out tasks.
+
+The warm start continued is the control: the same demonstrations for as long as RL took.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,15 @@ from sparring.evaluator import EvaluationReport, MultiTurnRLEvaluator
 from sparring.tracking.console import Console, interval
 from sparring.trainer import MultiTurnRLTrainer
 
-RECIPE = Path(__file__).with_name("recipe.toml")
-LONG = ("schedule.max_seconds=1000", "schedule.max_steps=60", "evaluation.eval_num_tasks=128")
-"""Overrides of `--long`: what fits into 45 minutes on two cores."""
-SHUFFLED = ("reward.reward=environment:shuffled_reward",)
-"""Overrides of `--shuffled`: rewards that have nothing to do with what was played."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--long", action="store_true", help="train for up to 17 minutes instead of about 3")
-    parser.add_argument("--shuffled", action="store_true", help="control: random rewards must give no gain")
+    parser.add_argument("recipe", type=Path, help="folder of a recipe with a [warm_start]")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     arguments = parser.parse_args()
-    overrides = [*(LONG if arguments.long else ()), *(SHUFFLED if arguments.shuffled else ()), *arguments.overrides]
     began = time.monotonic()
     try:
-        trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides)
+        trainer = MultiTurnRLTrainer(arguments.recipe, overrides=arguments.overrides)
         result = trainer.train()
         if result is None or result.status != "completed":
             return 0

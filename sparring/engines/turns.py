@@ -1,0 +1,85 @@
+"""A turn on its way from request to completion, and the version of the weights that plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sparring.engines.kv_cache import Row
+from sparring.engines.sampling import UniformStream
+from sparring.models.llama import LlamaWeights
+from sparring.types import Completion, SampleRequest, StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Version:
+    number: int
+    fingerprint: str
+    weights: LlamaWeights
+
+
+@dataclass(slots=True, eq=False)
+class RunningTurn:
+    """`ids` are the prompt and what was sampled so far."""
+
+    request: SampleRequest
+    on_token: Callable[[int], None] | None = None
+    future: Future[Completion] = field(default_factory=Future)
+    version: Version | None = None
+    row: Row | None = None
+    ids: list[int] = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    num_computed: int = 0
+    uniforms: UniformStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.request.prompt_ids)
+        self.uniforms = UniformStream(self.request.seed)
+
+    @property
+    def held(self) -> Row:
+        """The row of a turn that has one."""
+        assert self.row is not None, "a turn without a row does not run"
+        return self.row
+
+    @property
+    def num_unfed(self) -> int:
+        """Tokens whose keys and values are missing; at least the last, whose logits are sampled from."""
+        return len(self.ids) - len(self.held.token_ids)
+
+    def unfed(self, limit: int) -> list[int]:
+        begin = len(self.held.token_ids)
+        return self.ids[begin : begin + limit]
+
+    def append(self, token: int, logprob: float) -> None:
+        """Note a sampled token and announce it."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.num_computed += 1
+        if self.on_token is not None:
+            self.on_token(token)
+
+    def stop_reason(self, max_ids: int) -> StopReason | None:
+        """Why the turn is over, with at most `max_ids` of prompt and answer; None while it goes on."""
+        if self.ids[-1] in self.request.stop_ids:
+            return StopReason.STOP
+        is_full = len(self.ids) >= max_ids or len(self.logprobs) >= self.request.sampling.max_tokens
+        return StopReason.LENGTH if is_full else None
+
+    def complete(self, version: Version, reason: StopReason) -> None:
+        completion = Completion(
+            token_ids=tuple(self.ids[len(self.request.prompt_ids) :]),
+            sampled_logprobs=tuple(self.logprobs),
+            stop_reason=reason,
+            versions=((version.number, len(self.logprobs)),),
+            fingerprint=version.fingerprint,
+            num_computed_tokens=self.num_computed,
+        )
+        with suppress(InvalidStateError):  # it may have been cancelled a moment ago
+            self.future.set_result(completion)
+
+    def fail(self, error: Exception) -> None:
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)

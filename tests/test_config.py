@@ -1,0 +1,244 @@
+"""A recipe becomes typed sections, or an error that names every problem at once."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparring.config import Config, load_config, read_recipe, resolved_toml, resolved_view, validate
+from sparring.errors import ConfigError, UsageError
+
+ROOT = Path(__file__).parents[1]
+
+NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+
+
+def problems_of(*overrides: str, recipe: dict[str, object] | None = None) -> dict[str, str]:
+    """What is wrong with a recipe, by key path; empty when nothing is."""
+    try:
+        validate(NEEDED if recipe is None else recipe, overrides)
+    except ConfigError as error:
+        return {problem.key: problem.message for problem in error.problems}
+    return {}
+
+
+def test_what_is_not_given_has_the_default() -> None:
+    config = validate(NEEDED)
+    assert (config.batch.global_batch_size, config.batch.group_size) == (128, 8)
+    assert (config.algorithm.loss_fn, config.optimizer.learning_rate) == ("ppo", 4e-5)
+    assert config.warm_start is None
+
+
+def test_an_override_wins_over_the_recipe_and_the_last_override_over_the_first() -> None:
+    recipe = {**NEEDED, "batch": {"group_size": 4, "global_batch_size": 2}}
+    config = validate(recipe, ["batch.group_size=6", "batch.group_size=16"])
+    assert (config.batch.group_size, config.batch.global_batch_size) == (16, 2)
+    assert recipe["batch"] == {"group_size": 4, "global_batch_size": 2}, "the recipe itself was changed"
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("model.name=./my model", "model", "name", "./my model"),
+        ('model.name="quoted"', "model", "name", "quoted"),
+        ("model.name=a=b", "model", "name", "a=b"),
+        ("model.name=", "model", "name", ""),
+        ("optimizer.learning_rate=1", "optimizer", "learning_rate", 1.0),
+        ("optimizer.learning_rate=3e-4", "optimizer", "learning_rate", 3e-4),
+        ("tracking.mlflow=true", "tracking", "mlflow", True),
+        ('model.lora_targets=["q_proj"]', "model", "lora_targets", ("q_proj",)),
+        ("environment.options.size=3", "environment", "options", {"size": 3}),
+    ],
+)
+def test_an_override_is_read_as_toml_and_else_as_text(override: str, section: str, key: str, value: object) -> None:
+    assert getattr(getattr(validate(NEEDED, [override]), section), key) == value
+
+
+def test_an_override_creates_a_section_that_the_recipe_does_not_have() -> None:
+    warm_start = validate(NEEDED, ["warm_start.steps=5"]).warm_start
+    assert warm_start is not None
+    assert warm_start.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch.group_size=true", "is True, but it should be a valid integer"),
+        ("batch.group_size=4.0", "is 4.0, but it should be a valid integer"),
+        ('batch.group_size="4"', "is '4', but it should be a valid integer"),
+        ("tracking.mlflow=1", "is 1, but it should be a valid boolean"),
+        ("optimizer.learning_rate=nan", "is nan, but it should be a finite number"),
+        ("rollout.rollout_timeout=inf", "is inf, but it should be a finite number"),
+        ("rollout.max_steps_off_policy=11", "is 11, but it should be less than or equal to 10"),
+        ("algorithm.loss_fn=grpo", "is 'grpo', but it should be 'importance_sampling', 'ppo' or 'cispo'"),
+        ("algorithm.advantage_method=gae", "is 'gae', but it should be 'group_based' or 'rloo'"),
+        ("batch.grup_size=4", "is not a known key; the nearest one is 'batch.group_size'"),
+        ("algorithm.group_size=4", "is not a known key; the nearest one is 'batch.group_size'"),
+        ("optimizer.lr=1", "is not a known key"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(override: str, message: str) -> None:
+    key = override.partition("=")[0]
+    found = problems_of(override)
+    assert list(found) == [key]
+    assert found[key].startswith(message)
+
+
+@pytest.mark.parametrize("override", ["group_size", "group_size=4", "=4", "batch=4"])
+def test_an_override_that_names_no_key_of_a_section_is_refused(override: str) -> None:
+    (message,) = problems_of(override).values()
+    assert "section.key=value" in message
+
+
+def test_a_value_where_a_section_belongs_is_refused() -> None:
+    assert "dictionary" in problems_of(recipe={**NEEDED, "batch": 4})["batch"]
+    assert problems_of("batch.group_size=4", recipe={**NEEDED, "batch": 4})["batch.group_size"] == (
+        "batch is a value, not a section."
+    )
+
+
+UNREADABLE = [
+    (["algorithm.loss_fn=importance_sampling", "algorithm.clip_low_threshold=0.8"], "algorithm.clip_low_threshold"),
+    (["algorithm.loss_fn=importance_sampling", "algorithm.clip_high_threshold=2"], "algorithm.clip_high_threshold"),
+    (["algorithm.loss_fn=cispo", "algorithm.clip_low_threshold=0.5"], "algorithm.clip_low_threshold"),
+    (["algorithm.clip_low_threshold=1", "algorithm.clip_high_threshold=1"], "algorithm.clip_high_threshold"),
+    (
+        ["algorithm.advantage_method=rloo", "algorithm.advantage_normalization=true"],
+        "algorithm.advantage_normalization",
+    ),
+    (["batch.group_size=1"], "batch.group_size"),
+    (["sampling.sampling_top_p=0.9"], "sampling.sampling_top_p"),
+    (["model.trained_weights=full", "model.lora_rank=32"], "model.lora_rank"),
+    (["rollout.max_steps_off_policy=0", "rollout.staleness_window=2"], "rollout.staleness_window"),
+    # Two of 4 groups a step may overtake 9 others: ceil(8 / 4) = 2 steps of waiting, over a bound of 1.
+    (
+        ["rollout.max_steps_off_policy=1", "rollout.staleness_window=9", "batch.global_batch_size=4"],
+        "rollout.staleness_window",
+    ),
+    (["rollout.max_steps_off_policy=0", "rollout.session_weights=latest"], "rollout.session_weights"),
+    (["engine.deterministic=true", "rollout.max_steps_off_policy=1"], "engine.deterministic"),
+    (["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7"], "rollout.rollout_max_concurrency"),
+    (["data.validation=v.jsonl", "data.validation_fraction=0.1"], "data.validation_fraction"),
+    (["data.held_out=h.jsonl", "data.held_out_fraction=0.1"], "data.held_out_fraction"),
+    (["data.validation_fraction=0.5", "data.held_out_fraction=0.5"], "data.validation_fraction"),
+    (["evaluation.pass_k_values=[1, 2]"], "evaluation.pass_k_values"),
+    (["evaluation.pass_k_values=[0]"], "evaluation.pass_k_values"),
+    (["tracking.mlflow_uri=http://localhost:5000"], "tracking.mlflow_uri"),
+    (["tracking.mlflow_experiment_name=mine"], "tracking.mlflow_experiment_name"),
+    (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "key"), UNREADABLE, ids=lambda value: " ".join(value) if value else "")
+def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overrides: list[str], key: str) -> None:
+    assert list(problems_of(*overrides)) == [key]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.loss_fn=cispo", "algorithm.clip_low_threshold=0", "algorithm.clip_high_threshold=4"],
+        ["algorithm.clip_low_threshold=1", "algorithm.clip_high_threshold=1.2"],
+        ["model.trained_weights=full"],
+        ["rollout.max_steps_off_policy=2", "rollout.staleness_window=9", "batch.global_batch_size=4"],
+        ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7", "engine.deterministic=false"],
+        ["data.validation=v.jsonl", "data.held_out_fraction=0.95"],
+        ["evaluation.pass_k_values=[1, 2]", "evaluation.eval_group_size=2"],
+        ["tracking.mlflow=true", "tracking.mlflow_uri=http://localhost:5000"],
+        ["sampling.sampling_max_tokens=2047"],
+    ],
+    ids=" ".join,
+)
+def test_their_neighbors_that_can_work_are_taken(overrides: list[str]) -> None:
+    assert problems_of(*overrides) == {}
+
+
+def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None:
+    found = problems_of(
+        "optimizer.learning_rate=-1", "schedule.steps=3", "batch.group_size=1", "colour.sky=blue", "oops",
+        recipe={"environment": {}, "sampling": {"sampling_top_p": 0.5}},
+    )  # fmt: skip
+    assert set(found) == {
+        "optimizer.learning_rate", "schedule.steps", "batch.group_size", "colour", "oops", "environment.target",
+        "reward", "sampling.sampling_top_p",
+    }  # fmt: skip
+
+
+def test_a_rule_is_not_judged_by_a_value_that_is_wrong_itself() -> None:
+    # With the default of 3 in place of "never", deterministic play would be refused for a reason that nobody gave.
+    assert list(problems_of("engine.deterministic=true", "rollout.max_steps_off_policy=never")) == [
+        "rollout.max_steps_off_policy"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "expected"),
+    [
+        ("ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}),
+        ("cispo", {"clip_low_threshold": 0.0, "clip_high_threshold": 5.0}),
+        ("importance_sampling", {}),
+    ],
+)
+def test_each_loss_has_clip_bounds_of_its_own(loss_fn: str, expected: dict[str, float]) -> None:
+    assert validate(NEEDED, [f"algorithm.loss_fn={loss_fn}"]).loss_config() == expected
+
+
+def test_one_clip_bound_given_leaves_the_other_at_its_default() -> None:
+    config = validate(NEEDED, ["algorithm.clip_high_threshold=1.3"])
+    assert config.loss_config() == {"clip_low_threshold": 0.8, "clip_high_threshold": 1.3}
+
+
+def test_the_view_says_where_every_value_comes_from() -> None:
+    recipe = {**NEEDED, "batch": {"group_size": 4, "global_batch_size": 2}}
+    overrides = ["batch.group_size=6"]
+    view = {
+        key: (value, origin) for key, value, origin in resolved_view(recipe, overrides, validate(recipe, overrides))
+    }
+    assert view["batch.group_size"] == (6, "override")
+    assert view["batch.global_batch_size"] == (2, "recipe")
+    assert view["schedule.max_steps"] == (50, "default")
+
+
+@pytest.mark.parametrize("name", ["quickstart", "pointer_chase"])
+def test_a_resolved_recipe_loads_again_to_the_same_values_and_the_same_given_keys(name: str, tmp_path: Path) -> None:
+    config = load_config(ROOT / "recipes" / name, ["batch.group_size=16", "run.name=x"])
+    (tmp_path / "run.toml").write_text(resolved_toml(config), "utf-8")
+    again = load_config(tmp_path / "run.toml")
+    assert again == config
+    assert again.batch.model_fields_set == config.batch.model_fields_set
+
+
+@given(st.text(), st.integers(2, 10**6), st.floats(1e-12, 1))
+@settings(max_examples=50, deadline=None)
+def test_any_text_and_number_survives_being_written(text: str, size: int, rate: float) -> None:
+    recipe = {**NEEDED, "model": {"name": text}, "batch": {"group_size": size}, "optimizer": {"learning_rate": rate}}
+    recipe["rollout"] = {"rollout_max_concurrency": size}
+    config = validate(recipe)
+    assert validate(tomllib.loads(resolved_toml(config))) == config
+
+
+def test_a_recipe_is_found_in_its_folder_and_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbf[batch]\r\ngroup_size = 4\r\n")
+    assert read_recipe(tmp_path) == {"batch": {"group_size": 4}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[batch]\ngroup_size = four\n", r"not valid TOML: .*line 2, column 14"),
+        (b"[batch]\n[batch]\n", r"not valid TOML: .*line 2"),
+        (b"name = '\xff'\n", r"cannot be read: .*Give the path of a TOML file"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused_with_the_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "recipe.toml").write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load_config(tmp_path)
+
+
+def test_sections_cannot_be_changed_after_they_were_checked() -> None:
+    config: Config = validate(NEEDED)
+    with pytest.raises(ValueError, match="frozen"):
+        config.batch.group_size = 1  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,83 @@
+"""User code is found by `module:name`, beside the recipe first, and what is wrong with it is told."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparring.errors import UsageError
+from sparring.plugins import load_object
+
+
+def write(folder: Path, name: str, source: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, "utf-8")
+    return path
+
+
+def test_a_file_beside_the_recipe_comes_before_an_installed_module(tmp_path: Path) -> None:
+    write(tmp_path, "json.py", "dumps = 'mine'\n")
+    assert load_object("json:dumps", beside=tmp_path) == "mine"
+    assert load_object("math:pi", beside=tmp_path) == pytest.approx(3.14159, abs=1e-5)
+
+
+def test_two_recipes_may_each_have_an_environment(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, "environment.py", f"WHO = {name!r}\n")
+    found = [load_object("environment:WHO", beside=tmp_path / name) for name in ("a", "b", "a")]
+    assert found == ["a", "b", "a"]
+
+
+def test_a_module_is_run_once_so_that_its_classes_stay_the_same(tmp_path: Path) -> None:
+    write(tmp_path, "environment.py", "class World: ...\n")
+    assert load_object("environment:World", beside=tmp_path) is load_object("environment:World", beside=tmp_path)
+
+
+def test_files_of_a_recipe_import_each_other_and_leave_the_path_as_it_was(tmp_path: Path) -> None:
+    write(tmp_path, "words_of_this_test.py", "GREETING = 'hello'\n")
+    write(tmp_path, "environment.py", "from words_of_this_test import GREETING\n")
+    before = list(sys.path)
+    assert load_object("environment:GREETING", beside=tmp_path) == "hello"
+    assert sys.path == before
+    del sys.modules["words_of_this_test"]
+
+
+def test_names_inside_classes_and_folders_are_reached_with_dots(tmp_path: Path) -> None:
+    write(tmp_path, "judges/strict.py", "class Judge:\n    score = 7\n")
+    assert load_object("judges.strict:Judge.score", beside=tmp_path) == 7
+
+
+@pytest.mark.parametrize("reference", ["environment", "environment:", ":World", ""])
+def test_a_reference_without_both_parts_is_refused(tmp_path: Path, reference: str) -> None:
+    with pytest.raises(UsageError, match=r"is not of the form 'module:name'; write, for example"):
+        load_object(reference, beside=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "message"),
+    [
+        ("", "nowhere:World", r"module 'nowhere' is neither .*nowhere\.py nor importable; check the name"),
+        ("class World: ...", "environment:Wold", r"environment\.py has no 'Wold'; did you mean 'World'\?"),
+        ("", "environment:World", r"environment\.py has no 'World'; define it there"),
+        ("import not_installed_here", "environment:World", r"needs 'not_installed_here', which is not installed"),
+        ("1 / 0", "environment:World", r"cannot be imported: ZeroDivisionError: division by zero\. Mend it"),
+        ("def (", "environment:World", r"cannot be imported: SyntaxError.*Mend it"),
+    ],
+)
+def test_what_is_wrong_with_user_code_is_told_with_what_to_do(
+    tmp_path: Path, source: str, reference: str, message: str
+) -> None:
+    write(tmp_path, "environment.py", source)
+    with pytest.raises(UsageError, match=message) as refused:
+        load_object(reference, beside=tmp_path)
+    assert re.search(r"Traceback", str(refused.value)) is None
+
+
+def test_a_module_that_failed_is_tried_again_once_it_is_mended(tmp_path: Path) -> None:
+    write(tmp_path, "environment.py", "1 / 0\n")
+    with pytest.raises(UsageError):
+        load_object("environment:World", beside=tmp_path)
+    write(tmp_path, "environment.py", "World = 'mended'\n")
+    assert load_object("environment:World", beside=tmp_path) == "mended"
