@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from sparring.evaluation.evaluation import Comparison, Evaluation
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
+
+
 def reported(command: Callable[..., None]) -> Callable[..., None]:
     """Report failures: what a user can act on by its message and exit code, a bug by the file with its traceback."""
 
@@ -36,6 +40,9 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         except SparringError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - the last place where it can be reported
@@ -68,7 +75,15 @@ def main() -> None:
     # The bars and deprecation warnings of the libraries that load models would drown our own lines.
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        # Threads may still be inside the model: to take the interpreter down under them would crash, to wait may be long.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
 
 
 @app.command()

@@ -126,6 +126,24 @@ def test_a_bug_is_reported_with_a_file_that_holds_the_traceback() -> None:
     path.unlink()
 
 
+def test_ctrl_c_ends_at_once_although_a_thread_is_still_at_work() -> None:
+    # A thread that nobody stops would keep an ordinary exit waiting for ever.
+    code = """
+import sys, threading
+import sparring.cli as cli
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+cli.list_runs = interrupted
+threading.Thread(target=threading.Event().wait).start()
+sys.argv = ["sparring", "runs", "list"]
+cli.main()
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=CHASE.parents[1])
+    assert (out.returncode, out.stdout, out.stderr) == (130, "", "interrupted\n")
+
+
 def test_metrics_of_a_run_being_written_are_shown_up_to_the_last_whole_line() -> None:
     recipe = Path("toy/recipe.toml")
     folder = RunFolder.create(load_config(recipe), recipe, name="one")
