@@ -1,6 +1,7 @@
 """What the loop promises beyond learning: same log-probabilities on both sides, resumption, stopping, wrong data refused."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def trainer_of(tmp_path: Path, *overrides: str, recipe: Path = RECIPE) -> MultiT
 
 
 def metrics_of(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("bound", [0, 2])
@@ -88,8 +89,10 @@ def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_traje
 def test_stop_ends_with_a_checkpoint_that_resumes(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, "schedule.max_steps=1000", "schedule.max_epochs=100", "schedule.save_every=0")
     trainer.train(wait=False)
-    while trainer.folder is None or trainer.folder.status().get("step") is None:
-        pass
+    deadline = time.monotonic() + 120
+    while trainer.folder is None or trainer.folder.status()["step"] < 1:
+        assert time.monotonic() < deadline, "the run did not reach its first step in two minutes"
+        time.sleep(0.05)
     trainer.stop()
     result = trainer.wait(timeout=60)
     assert result.status == "stopped"
