@@ -10,9 +10,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Self, final
 
-import mlflow
-from mlflow.entities import Metric, Param, SpanType
-from mlflow.exceptions import MlflowException
+import mlflow  # pyright: ignore[reportMissingImports]
+from mlflow.entities import Metric, Param, SpanType  # pyright: ignore[reportMissingImports]
+from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
 
 from sparring.config import Config
 from sparring.tracking.encode import encode
