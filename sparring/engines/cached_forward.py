@@ -1,4 +1,4 @@
-"""The two computations of an engine: feed prompt tokens into the cache, and decode one token of each turn.
+"""What an engine computes: it feeds prompts into the cache, decodes a token of each turn, and scores whole sequences.
 
 Shapes: N tokens of the flat batch, B rows, K key/value heads, R query heads that share one, L tokens a row, D head
 dimension, H hidden, V vocabulary.
@@ -6,64 +6,157 @@ dimension, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, final
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sparring.engines.kv_cache import KVCache, Row
-from sparring.models.llama import LlamaWeights, attend_causally, forward
+from sparring.models.forest import forest_logprobs, layout
+from sparring.models.generic import GenericModel
+from sparring.models.llama import LlamaShape, LlamaWeights, attend_causally, forward
+from sparring.models.policy import Policy
+from sparring.types import TokenSegment, Weights
 
 
-@torch.inference_mode()
-def prefill(weights: LlamaWeights, cache: KVCache, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
-    """Compute the keys and values of new tokens of each row; they attend to what the row holds and to themselves."""
-    device = weights.embed.device
-    spans = [(row.offset, len(row.token_ids), len(row.token_ids) + len(new)) for row, new in chunks]
-    ids_N = torch.tensor([token for _, new in chunks for token in new], device=device)
-    positions_N = torch.cat([torch.arange(begin, end, device=device) for _, begin, end in spans])
-    places_N = torch.cat([torch.arange(offset + begin, offset + end, device=device) for offset, begin, end in spans])
+class Forward(Protocol):
+    """A way to run a policy. `weights` are always what `materialize` gave for some version of it."""
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = cache.keys_S_K_D[layer], cache.values_S_K_D[layer]
-        keys.index_copy_(0, places_N, k)
-        values.index_copy_(0, places_N, v)
-        outputs, first = [], 0
-        for offset, begin, end in spans:
-            known = slice(offset, offset + end)
-            outputs.append(attend_causally(weights.shape, q[first : first + end - begin], keys[known], values[known]))
-            first += end - begin
-        return torch.cat(outputs)
+    cache: KVCache
 
-    forward(weights, ids_N, positions_N, attend)
-    for row, new in chunks:
+    def materialize(self, weights: Weights) -> Any:
+        """What the other methods compute with."""
+        ...
+
+    def prefill(self, weights: Any, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
+        """Add new tokens to each row; they attend to what the row holds and to themselves."""
+        ...
+
+    def decode(self, weights: Any, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
+        """Add one token to each row; logits [B, V] of the next. Rows come sorted by capacity and offset."""
+        ...
+
+    def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
+        """Log-probability of each id but the first."""
+        ...
+
+
+@final
+class LeanForward:
+    """The lean forward for Llama-shaped models: all turns in one flat batch, keys and values in the cache itself."""
+
+    def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
+        self._policy = policy
+        self.cache = KVCache(
+            shape,
+            num_tokens=kv_cache_tokens,
+            max_row_tokens=policy.max_positions,
+            dtype=policy.dtype,
+            device=policy.device,
+        )
+
+    def materialize(self, weights: Weights) -> LlamaWeights:
+        return self._policy.materialize(weights)
+
+    @torch.inference_mode()
+    def prefill(self, weights: LlamaWeights, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
+        cache, device = self.cache, self._policy.device
+        spans = [(row.offset, len(row.token_ids), len(row.token_ids) + len(new)) for row, new in chunks]
+        ids_N = torch.tensor([token for _, new in chunks for token in new], device=device)
+        positions_N = torch.cat([torch.arange(begin, end, device=device) for _, begin, end in spans])
+        places_N = torch.cat(
+            [torch.arange(offset + begin, offset + end, device=device) for offset, begin, end in spans]
+        )
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = cache.write(layer, places_N, k, v)
+            outputs, first = [], 0
+            for offset, begin, end in spans:
+                known = slice(offset, offset + end)
+                outputs.append(
+                    attend_causally(weights.shape, q[first : first + end - begin], keys[known], values[known])
+                )
+                first += end - begin
+            return torch.cat(outputs)
+
+        forward(weights, ids_N, positions_N, attend)
+        for row, new in chunks:
+            row.token_ids += new
+
+    @torch.inference_mode()
+    def decode(self, weights: LlamaWeights, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
+        shape, cache, device = weights.shape, self.cache, self._policy.device
+        runs = _runs(rows, device=device, dtype=weights.embed.dtype)
+        positions_B = torch.tensor([len(row.token_ids) for row in rows], device=device)
+        places_B = torch.tensor([row.offset + len(row.token_ids) for row in rows], device=device)
+        repeat = shape.num_heads // shape.num_kv_heads
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = cache.write(layer, places_B, k, v)
+            queries_B_K_R_D = q.reshape(len(rows), shape.num_kv_heads, repeat, shape.head_dim)
+            outputs = [run.attend(queries_B_K_R_D[run.members], keys, values) for run in runs]
+            out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+            return out.reshape(len(rows), shape.num_heads * shape.head_dim)
+
+        hidden_B_H = forward(weights, torch.tensor(token_ids, device=device), positions_B, attend)
+        for row, token in zip(rows, token_ids, strict=True):
+            row.token_ids.append(token)
+        return F.linear(hidden_B_H, weights.lm_head)
+
+    @torch.no_grad()
+    def logprobs(self, weights: LlamaWeights, token_ids: Sequence[int], temperature: float) -> Tensor:
+        zeros = (0.0,) * len(token_ids)
+        segment = TokenSegment(
+            parent=None, token_ids=tuple(token_ids), mask=(False,) + (True,) * (len(token_ids) - 1),
+            sampled_logprobs=zeros, advantages=zeros, weights=zeros, temperature=temperature,
+        )  # fmt: skip
+        return forest_logprobs(weights, layout([segment], device=self._policy.device))[0]
+
+
+@final
+class GenericForward:
+    """transformers' own forward, one sequence after the other. The cache only keeps account of space: each turn reads
+    its whole history, because not every architecture's cache can be cut or copied."""
+
+    def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
+        self._model = GenericModel(policy)
+        self._caches: WeakKeyDictionary[Row, Any] = WeakKeyDictionary()
+        nothing = LlamaShape(
+            num_layers=0, hidden_size=0, num_heads=1, num_kv_heads=1, head_dim=0, rms_eps=0.0, vocab_size=0
+        )  # fmt: skip
+        self.cache = KVCache(
+            nothing, num_tokens=kv_cache_tokens, max_row_tokens=policy.max_positions, dtype=policy.dtype,
+            device=policy.device, keeps_rows=False,
+        )  # fmt: skip
+
+    def materialize(self, weights: Weights) -> Mapping[str, Tensor]:
+        return weights.tensors
+
+    @torch.inference_mode()
+    def prefill(self, weights: Mapping[str, Tensor], chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
+        for row, new in chunks:
+            self._feed(weights, row, new)
+
+    @torch.inference_mode()
+    def decode(self, weights: Mapping[str, Tensor], rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
+        return torch.stack([self._feed(weights, row, [token])[-1] for row, token in zip(rows, token_ids, strict=True)])
+
+    @torch.inference_mode()
+    def logprobs(self, weights: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:
+        all_logprobs = (self._model.logits(weights, token_ids[:-1]).float() / temperature).log_softmax(dim=-1)
+        targets = torch.tensor(token_ids[1:], device=all_logprobs.device)
+        return all_logprobs.gather(1, targets[:, None])[:, 0]
+
+    def _feed(self, weights: Mapping[str, Tensor], row: Row, new: Sequence[int]) -> Tensor:
+        if row not in self._caches:
+            self._caches[row] = self._model.new_cache()
+        logits = self._model.logits(weights, new, self._caches[row])
         row.token_ids += new
-
-
-@torch.inference_mode()
-def decode(weights: LlamaWeights, cache: KVCache, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
-    """Feed one token to each row; logits [B, V] of the next. Rows come sorted by capacity and offset."""
-    shape, device = weights.shape, weights.embed.device
-    runs = _runs(rows, device=device, dtype=weights.embed.dtype)
-    positions_B = torch.tensor([len(row.token_ids) for row in rows], device=device)
-    places_B = torch.tensor([row.offset + len(row.token_ids) for row in rows], device=device)
-    repeat = shape.num_heads // shape.num_kv_heads
-
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = cache.keys_S_K_D[layer], cache.values_S_K_D[layer]
-        keys.index_copy_(0, places_B, k)
-        values.index_copy_(0, places_B, v)
-        queries_B_K_R_D = q.reshape(len(rows), shape.num_kv_heads, repeat, shape.head_dim)
-        outputs = [run.attend(queries_B_K_R_D[run.members], keys, values) for run in runs]
-        out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        return out.reshape(len(rows), shape.num_heads * shape.head_dim)
-
-    hidden_B_H = forward(weights, torch.tensor(token_ids, device=device), positions_B, attend)
-    for row, token in zip(rows, token_ids, strict=True):
-        row.token_ids.append(token)
-    return F.linear(hidden_B_H, weights.lm_head)
+        return logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

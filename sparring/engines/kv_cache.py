@@ -23,7 +23,7 @@ SMALLEST_ROW = 64
 """Tokens; shorter rows would split a batch into more pieces than the memory is worth."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Row:
     """A place in the cache: the tokens whose keys and values it holds, and the weights that computed them."""
 
@@ -44,21 +44,30 @@ class KVCache:
     """At most `num_tokens` tokens. When they are taken, idle rows go: first of closed sessions, then longest unused."""
 
     def __init__(
-        self, shape: LlamaShape, *, num_tokens: int, max_row_tokens: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: LlamaShape,
+        *,
+        num_tokens: int,
+        max_row_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        keeps_rows: bool = True,
     ) -> None:
+        """`keeps_rows` False frees a row with its turn."""
         self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
         size = (self._space.num_tokens, shape.num_kv_heads, shape.head_dim)
         self.keys_S_K_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
         self.values_S_K_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
         self.row_tokens = min(max_row_tokens, num_tokens)
         """The longest history that a row can hold."""
+        self._keeps_rows = keeps_rows
         self._rows: list[Row] = []
         self._clock = 0
 
     def claim(self, session_id: str, token_ids: Sequence[int], fingerprint: str, *, room: int) -> Row | None:
         """A busy row for a turn with space for `token_ids` and `room` more. It holds as many of them as any row does,
         but never the last, which has to be computed for its logits. None when busy rows leave no space."""
-        known = token_ids[:-1]
+        known = token_ids[:-1] if self._keeps_rows else []
         size = min(len(token_ids) + room, self.row_tokens)
         donor, shared = self.longest_prefix(session_id, known, fingerprint)
         if donor is not None and donor.session_id == session_id and not donor.is_busy:
@@ -106,6 +115,15 @@ class KVCache:
         """The turn is over; what the row holds stays for later."""
         row.is_busy = False
         self._touch(row)
+        if not self._keeps_rows:
+            self._free(row)
+
+    def write(self, layer: int, places_N: Tensor, keys_N_K_D: Tensor, values_N_K_D: Tensor) -> tuple[Tensor, Tensor]:
+        """Store keys and values of new tokens; all of the layer's keys and values."""
+        keys, values = self.keys_S_K_D[layer], self.values_S_K_D[layer]
+        keys.index_copy_(0, places_N, keys_N_K_D)
+        values.index_copy_(0, places_N, values_N_K_D)
+        return keys, values
 
     def close_session(self, session_id: str) -> None:
         """No turn of this session follows: its rows go first."""

@@ -32,6 +32,7 @@ class UniformStream:
         return float(self._generator.random())
 
 
+@torch.inference_mode()
 def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Token [B] and its log-probability [B] under the distribution it was drawn from.
 

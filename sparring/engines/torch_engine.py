@@ -15,18 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, final
 
-import torch
-
-from sparring.engines.cached_forward import decode, prefill
-from sparring.engines.kv_cache import SMALLEST_ROW, KVCache, Row, common_prefix
+from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
+from sparring.engines.kv_cache import SMALLEST_ROW, Row, common_prefix
 from sparring.engines.sampling import draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
-from sparring.models.forest import forest_logprobs, layout
-from sparring.models.llama import LlamaWeights
 from sparring.models.policy import Policy
 from sparring.protocols import TokenCallback
-from sparring.types import Completion, SampleRequest, TokenSegment, Weights
+from sparring.types import Completion, SampleRequest, Weights
 
 MIN_SHARED = 8
 """Prompt tokens that a turn must be able to save for it to wait until another has computed them."""
@@ -49,12 +45,14 @@ class TorchEngine:
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
         """`kv_cache_tokens` bounds the cache, and with it the context where the policy's own limit is longer."""
-        self._policy = policy
-        self._current = Version(number=version, fingerprint=weights.fingerprint, weights=policy.materialize(weights))
-        self._cache = KVCache(
-            self._current.weights.shape, num_tokens=kv_cache_tokens, max_row_tokens=policy.max_positions,
-            dtype=policy.dtype, device=policy.device,
-        )  # fmt: skip
+        self._forward: Forward
+        if policy.is_lean:
+            self._forward = LeanForward(policy, policy.materialize(weights).shape, kv_cache_tokens=kv_cache_tokens)
+        else:
+            self._forward = GenericForward(policy, kv_cache_tokens=kv_cache_tokens)
+        self._vocab_size: int = policy.base.get_input_embeddings().weight.shape[0]
+        self._current = self._version(weights, version)
+        self._cache = self._forward.cache
         self._max_running = max_running
         self._chunk = prefill_chunk_tokens
         self._deterministic = deterministic
@@ -115,16 +113,19 @@ class TorchEngine:
 
     async def load_weights(self, weights: Weights, version: int) -> None:
         """Turns that start from now on use these weights; turns already running keep theirs."""
-        merged = await asyncio.to_thread(self._policy.materialize, weights)
+        loaded = await asyncio.to_thread(self._version, weights, version)
         with self._wake:
-            self._current = Version(number=version, fingerprint=weights.fingerprint, weights=merged)
+            self._current = loaded
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
         """Log-probability of each id but the first, given those before it, under the newest weights.
 
         Temperature 0 reports those at temperature 1, as `sample` does.
         """
-        return await asyncio.to_thread(self._logprobs, self._current.weights, tuple(token_ids), temperature or 1.0)
+        if len(token_ids) < 2:
+            return []
+        arguments = (self._current.weights, tuple(token_ids), temperature or 1.0)
+        return (await asyncio.to_thread(self._forward.logprobs, *arguments)).tolist()
 
     def open_session(self, session_id: str) -> None:
         """A deterministic engine plays no round without this session from now on."""
@@ -147,14 +148,14 @@ class TorchEngine:
         await asyncio.to_thread(self._thread.join)
 
     def _check(self, request: SampleRequest) -> None:
-        prompt, vocab_size = request.prompt_ids, self._current.weights.shape.vocab_size
+        prompt = request.prompt_ids
         if len(prompt) >= self.max_context_tokens:
             raise ContextOverflow(
                 f"a prompt of {len(prompt)} tokens leaves no room for an answer in a context of "
                 f"{self.max_context_tokens}; shorten it, or raise model.max_sequence_length and engine.kv_cache_tokens."
             )
-        if not prompt or min(prompt) < 0 or max(prompt) >= vocab_size:
-            wrong = f"an id outside the vocabulary of {vocab_size}" if prompt else "no token"
+        if not prompt or min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            wrong = f"an id outside the vocabulary of {self._vocab_size}" if prompt else "no token"
             raise ValueError(
                 f"session {request.session_id}: the prompt holds {wrong}; check that tokenizer and model match."
             )
@@ -174,16 +175,8 @@ class TorchEngine:
             f"{where}. Raise rollout.rollout_timeout, or lower rollout.rollout_max_concurrency."
         )
 
-    def _logprobs(self, weights: LlamaWeights, token_ids: tuple[int, ...], temperature: float) -> list[float]:
-        if len(token_ids) < 2:
-            return []
-        zeros = (0.0,) * len(token_ids)
-        segment = TokenSegment(
-            parent=None, token_ids=token_ids, mask=(False,) + (True,) * (len(token_ids) - 1), sampled_logprobs=zeros,
-            advantages=zeros, weights=zeros, temperature=temperature,
-        )  # fmt: skip
-        with torch.no_grad():
-            return forest_logprobs(weights, layout([segment], device=self._policy.device))[0].tolist()
+    def _version(self, weights: Weights, number: int) -> Version:
+        return Version(number=number, fingerprint=weights.fingerprint, weights=self._forward.materialize(weights))
 
     # From here on everything runs in the worker thread.
 
@@ -325,7 +318,7 @@ class TorchEngine:
                 turn.num_computed += len(new)
                 space -= len(new)
         if chunks:
-            prefill(version.weights, self._cache, chunks)
+            self._forward.prefill(version.weights, chunks)
 
     def _decode(self, version: Version, turns: Sequence[RunningTurn]) -> None:
         """Feed the last token of each turn and sample the next."""
@@ -333,7 +326,7 @@ class TorchEngine:
             return
         turns = sorted(turns, key=lambda turn: (turn.held.capacity, turn.held.offset))
         rows = [turn.held for turn in turns]
-        logits_B_V = decode(version.weights, self._cache, rows, [turn.ids[-1] for turn in turns])
+        logits_B_V = self._forward.decode(version.weights, rows, [turn.ids[-1] for turn in turns])
         tokens_B, logprobs_B = draw(
             logits_B_V, [turn.request.sampling for turn in turns], [turn.uniforms.next() for turn in turns]
         )

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparring.engines.kv_cache import Row
 from sparring.engines.sampling import UniformStream
-from sparring.models.llama import LlamaWeights
 from sparring.types import Completion, SampleRequest, StopReason
 
 
@@ -17,7 +17,8 @@ from sparring.types import Completion, SampleRequest, StopReason
 class Version:
     number: int
     fingerprint: str
-    weights: LlamaWeights
+    weights: Any
+    """What the forward materialized."""
 
 
 @dataclass(slots=True, eq=False)

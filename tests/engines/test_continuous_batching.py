@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sparring.engines import torch_engine
+from sparring.engines.cached_forward import LeanForward
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
 from sparring.models.forest import forest_logprobs, layout
@@ -108,14 +108,14 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, original = Gate(), torch_engine.decode
+    gate, original = Gate(), LeanForward.decode
 
-    def decode(weights: Any, cache: Any, rows: Any, token_ids: Any) -> torch.Tensor:
+    def decode(forward: LeanForward, weights: Any, rows: Any, token_ids: Any) -> torch.Tensor:
         gate.batches.append(len(rows))
         assert gate.permits.acquire(timeout=30)
-        return original(weights, cache, rows, token_ids)
+        return original(forward, weights, rows, token_ids)
 
-    monkeypatch.setattr(torch_engine, "decode", decode)
+    monkeypatch.setattr(LeanForward, "decode", decode)
     yield gate
     gate.open()
 
@@ -309,7 +309,7 @@ def test_a_cancelled_turn_frees_its_slot_before_the_next_step(gate: Gate) -> Non
         gate.open()
         return await second
 
-    completion = play(scenario, max_running=1)
+    completion = play(scenario, max_running=1, kv_cache_tokens=64)  # one row, which must come back too
     # The step that had begun still holds the first turn; the two after it decode the second.
     assert gate.batches == [1, 1, 1, 1]
     assert_parity([4, 5, 6], completion)
@@ -347,7 +347,7 @@ def test_closing_fails_what_is_not_complete(gate: Gate) -> None:
 
 
 def test_a_failing_step_fails_its_turns_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, calls = torch_engine.decode, []
+    original, calls = LeanForward.decode, []
 
     def decode(*arguments: Any) -> torch.Tensor:
         calls.append(1)
@@ -355,7 +355,7 @@ def test_a_failing_step_fails_its_turns_and_the_engine_goes_on(monkeypatch: pyte
             raise RuntimeError("out of memory")
         return original(*arguments)
 
-    monkeypatch.setattr(torch_engine, "decode", decode)
+    monkeypatch.setattr(LeanForward, "decode", decode)
 
     async def scenario(engine: TorchEngine) -> Completion:
         with pytest.raises(InfrastructureError, match="out of memory"):

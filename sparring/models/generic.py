@@ -1,0 +1,35 @@
+"""Sampling through transformers' own forward, for architectures without the lean one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from transformers import DynamicCache
+
+from sparring.models.policy import Policy
+
+
+class GenericModel:
+    """A private copy of the policy's module: what the learner changes meanwhile does not reach it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._module = copy.deepcopy(policy.module).eval().requires_grad_(False)
+        self._config = policy.base.config
+        self._device = policy.device
+        self._is_bf16 = policy.dtype == torch.bfloat16
+
+    def new_cache(self) -> Any:
+        """An empty cache of one sequence, of the kinds of layers that the architecture has."""
+        return DynamicCache(config=self._config)
+
+    def logits(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], cache: Any = None) -> Tensor:
+        """Logits [T, V] after each of `token_ids`, which follow what `cache` holds and are added to it."""
+        ids_1_T = torch.tensor([list(token_ids)], device=self._device)
+        arguments = {"input_ids": ids_1_T, "past_key_values": cache, "use_cache": cache is not None}
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._is_bf16):
+            return functional_call(self._module, dict(trained), kwargs=arguments).logits[0]
