@@ -178,9 +178,9 @@ class MultiTurnRLTrainer:
     async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool) -> TrainResult:
         config, stop = self.config, self._stop
         assert stop is not None
-        step, position, incarnation = 0, 0, 0
+        step, position, label = 0, 0, ""
         if resume:
-            step, position, incarnation = self._restore(parts, folder)
+            step, position, label = self._restore(parts, folder)
         elif self._model_weights is not None:
             source = Path(self._model_weights)
             source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
@@ -208,7 +208,7 @@ class MultiTurnRLTrainer:
             position_now = next_position
             every = config.schedule.save_every
             if every and at % every == 0:
-                self._save(parts, folder, at, next_position, incarnation)
+                self._save(parts, folder, at, next_position)
             folder.set_status("running", step=at)
             if folder.stop_requested():
                 stop.set()
@@ -217,7 +217,7 @@ class MultiTurnRLTrainer:
             engine=parts.engine,
             learner=parts.learner,
             scheduler=build_scheduler(
-                parts, start_position=position, version=step, label=f"r{incarnation}-" if incarnation else "",
+                parts, start_position=position, version=step, label=label,
                 on_group=self._console.group_played,
             ),
             tracker=tracker,
@@ -238,7 +238,7 @@ class MultiTurnRLTrainer:
                 config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
             ):
                 last = await loop.train(run)
-            self._save(parts, folder, last, position_now, incarnation)
+            self._save(parts, folder, last, position_now)
             train_seconds = time.monotonic() - began
             if parts.tasks.validation and last not in validations and not stop.is_set():
                 validations[last] = await self._validate(parts, last, tracker)
@@ -352,24 +352,26 @@ class MultiTurnRLTrainer:
             "train all the same with evaluation.allow_zero_baseline=true."
         )
 
-    def _save(self, parts: Parts, folder: RunFolder, step: int, position: int, incarnation: int) -> None:
+    def _save(self, parts: Parts, folder: RunFolder, step: int, position: int) -> None:
         if self._saved_step == step:
             return
         self._saved_step = step
         checkpoints.save(
-            folder.checkpoints, step, parts.learner, {"step": step, "position": position, "incarnation": incarnation},
+            folder.checkpoints, step, parts.learner, {"step": step, "position": position},
             keep=self.config.schedule.keep_checkpoints,
         )  # fmt: skip
 
-    def _restore(self, parts: Parts, folder: RunFolder) -> tuple[int, int, int]:
-        """Load the newest good checkpoint: its step, data position, and the number of this incarnation."""
+    def _restore(self, parts: Parts, folder: RunFolder) -> tuple[int, int, str]:
+        """Load the newest good checkpoint: its step, data position, and a label that sets new rollouts apart."""
         state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
-        for rollout in parts.ledger.rollouts():
+        rollouts = parts.ledger.rollouts()
+        for rollout in rollouts:
             if rollout.state not in FINAL_STATES:
                 parts.ledger.advance_nowait(
                     rollout.id, RolloutState.DISCARDED, reason=DiscardReason.REWOUND, detail="the run was resumed"
                 )
-        return int(state["step"]), int(state["position"]), int(state.get("incarnation", 0)) + 1
+        # The ledger only grows, also by rollouts that no checkpoint knows of: a run that was killed may be resumed again.
+        return int(state["step"]), int(state["position"]), f"r{len(rollouts)}-"
 
 
 @contextmanager

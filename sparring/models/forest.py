@@ -104,7 +104,8 @@ def forest_logprobs(
         return torch.cat(outputs)
 
     hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, linear)
-    hidden_M_H = hidden_N_H[forest.predictors_M]
+    # Not by brackets: their backward pass adds rows that repeat (the end of a shared prompt) in the order of threads.
+    hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)
     if weights.lm_head.requires_grad:
         return _trainable_head_logprobs(hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M)
     logprobs_M, entropies_M = FrozenHeadLogprobs.apply(

@@ -63,6 +63,18 @@ def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(
     assert all((expected[name] == found[name]).all() for name in expected)
 
 
+def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resumed(tmp_path: Path) -> None:
+    result = trainer_of(tmp_path, "schedule.max_steps=2").train()
+    assert result is not None
+    for _ in range(2):
+        # As after a kill behind step 1: what was played since is in the ledger, and in no checkpoint.
+        for file in (result.run / "checkpoints" / checkpoints.name_of(2)).iterdir():
+            file.unlink()
+        resumed = MultiTurnRLTrainer.attach(result.run).train(resume=True)
+        assert resumed is not None
+        assert resumed.step == 2
+
+
 def test_no_success_before_training_stops_the_run_and_says_why(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, "warm_start.steps=1", "evaluation.allow_zero_baseline=false", "schedule.max_steps=1")
     with pytest.raises(GateError, match=r"none of 4 validation episodes succeeded.*warm_start"):
