@@ -1,0 +1,1 @@
+"""The two sides of a comparison, each run in a process of its own."""

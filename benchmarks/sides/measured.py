@@ -1,0 +1,73 @@
+"""What both sides of a comparison measure of themselves, in the same way."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one side did: totals over its optimizer steps, loading and starting left out."""
+
+    num_trajectories: int
+    step_seconds: Sequence[float]
+    """Wall time of each step: play, reward, forward, backward, optimizer, new weights in use."""
+    num_sampled_tokens: int
+    num_trained_tokens: int
+    num_computed_tokens: int
+    """Input ids of all forward passes, padding included: what went through the model."""
+    num_turns: Sequence[int]
+    """Of each trajectory."""
+    prompts: Sequence[Sequence[int]]
+    """Prompt ids of each trajectory's first turn."""
+    num_adapter_parameters: int
+    precision: str
+    peak_memory_gib: float
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)), "utf-8")
+
+
+@dataclass(slots=True)
+class Forwards:
+    """Counts what is embedded: every forward pass, whoever wrote it, begins with `torch.nn.functional.embedding`."""
+
+    num_tokens: int = 0
+    first: list[Tensor] = field(default_factory=list)
+    """Input ids of the first forward pass since this list was last emptied."""
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        original = functional.embedding
+
+        def counting(input: Tensor, weight: Tensor, *arguments: object, **options: object) -> Tensor:
+            self.num_tokens += input.numel()
+            if not self.first:
+                self.first.append(input.detach().clone())
+            return original(input, weight, *arguments, **options)  # pyright: ignore[reportArgumentType]
+
+        functional.embedding = counting
+        try:
+            yield
+        finally:
+            functional.embedding = original
+
+
+def peak_memory_gib() -> float:
+    """Largest resident size of this process so far, imports and loading included."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def num_trained(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

@@ -1,0 +1,224 @@
+"""TRL's side: the same recipe through `GRPOTrainer` with an environment factory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from benchmarks.sides.measured import Forwards, Measured, num_trained, peak_memory_gib
+from sparring.build import environment_of, load_tasks, training_plans
+from sparring.config import Config, load_config
+from sparring.environments import Environment
+from sparring.environments.tools import tools_of
+from sparring.models.precision import resolve_precision
+from sparring.types import Task
+
+# SmolLM2's own template says nothing of tool calls, which TRL demands. This one renders every other message to the same
+# text, and calls as Sparring writes them, so that both sides give the model the same ids.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
+    "{% for call in message.tool_calls or [] %}"
+    """{{ '<tool_call>{"name":"' + call.function.name + '","arguments":' + call.function.arguments | tojson }}"""
+    "{{ '}</tool_call>' }}"
+    "{% endfor %}"
+    "{{ '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# How transformers reads calls back from text written in that template.
+RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close_pattern": r"</tool_call>\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
+    },
+}
+REWARDS = (0.1, 0.4, 0.7, 1.0)
+"""Drawn by episode, as `shuffled_reward` of the recipe does: every group has something to learn on both sides."""
+
+
+def environment_factory(environment_class: type[Environment], tasks: Sequence[Task]) -> type:
+    """A class as TRL wants it, around Sparring's: `reset(**row)`, and a public method for each tool."""
+    by_id = {task.id: task for task in tasks}
+
+    def reset(self, **row: Any) -> None:
+        self._environment = environment_class()
+        self._environment.reset(by_id[row["task_id"]])
+
+    def method(name: str, description: str) -> Any:
+        def call(self, id: str) -> str:
+            return getattr(self._environment, name)(id)
+
+        call.__name__ = name
+        call.__doc__ = f"{description}\n\nArgs:\n    id: Code of the item or part."
+        return call
+
+    methods = {
+        name: method(name, read.schema["function"]["description"]) for name, read in tools_of(environment_class).items()
+    }
+    return type(environment_class.__name__, (), {"reset": reset, **methods})
+
+
+class Played:
+    """A TRL reward function that keeps what it is shown."""
+
+    __name__ = "drawn"
+
+    def __init__(self) -> None:
+        self.num_turns: list[int] = []
+
+    def __call__(self, completions: Sequence[Sequence[Any]], **_: Any) -> list[float | None]:
+        first = len(self.num_turns)
+        self.num_turns += [sum(message["role"] == "assistant" for message in messages) for messages in completions]
+        return [random.Random(f"episode-{index}").choice(REWARDS) for index in range(first, len(self.num_turns))]
+
+
+class Watch(TrainerCallback):
+    """Times each optimizer step, its play included, and keeps the prompts that its first forward pass saw."""
+
+    def __init__(self, forwards: Forwards) -> None:
+        self.seconds: list[float] = []
+        self.prompts: list[list[int]] = []
+        self._forwards = forwards
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._forwards.first.clear()
+        self._began = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, processing_class: Any = None, **_: Any) -> None:
+        self.seconds.append(time.monotonic() - self._began)
+        opening = processing_class.convert_tokens_to_ids("<|im_start|>")
+        # Rows are padded on the left.
+        self.prompts += [row[row.index(opening) :] for row in self._forwards.first[0].tolist()]
+
+
+def arguments_of(
+    config: Config, precision: str, *, checkpointing: bool, num_prompt_tokens: int, folder: Path
+) -> GRPOConfig:
+    """The recipe's settings in TRL's words: GRPO's loss, a microbatch of one group, one update a batch."""
+    optimizer, clip = config.optimizer, config.loss_config()
+    return GRPOConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=precision == "bf16",
+        gradient_checkpointing=checkpointing,
+        seed=config.run.seed,
+        max_steps=config.schedule.max_steps,
+        per_device_train_batch_size=config.batch.group_size,
+        gradient_accumulation_steps=config.batch.global_batch_size,
+        num_generations=config.batch.group_size,
+        shuffle_dataset=False,
+        max_completion_length=config.model.max_sequence_length - num_prompt_tokens,
+        generation_kwargs={"max_new_tokens": config.sampling.sampling_max_tokens},
+        max_tool_calling_iterations=config.environment.max_turns - 1,
+        temperature=config.sampling.temperature,
+        beta=0.0,
+        loss_type="grpo",
+        epsilon=1 - clip["clip_low_threshold"],
+        epsilon_high=clip["clip_high_threshold"] - 1,
+        learning_rate=optimizer.learning_rate,
+        lr_scheduler_type="constant",
+        adam_beta1=optimizer.adam_beta1,
+        adam_beta2=optimizer.adam_beta2,
+        adam_epsilon=optimizer.adam_eps,
+        weight_decay=optimizer.adam_weight_decay,
+        max_grad_norm=optimizer.adam_grad_clip_norm,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def lora_of(config: Config, num_layers: int) -> LoraConfig:
+    model = config.model
+    adapted = num_layers if model.lora_layers is None else model.lora_layers
+    return LoraConfig(
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=list(model.lora_targets),
+        layers_to_transform=list(range(num_layers - adapted, num_layers)),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, as TRL has it by default")
+    options = parser.parse_args()
+    config, beside = load_config(options.recipe), options.recipe.parent
+    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    precision = resolve_precision(config.model.precision, "cpu")
+
+    num_tasks = config.batch.global_batch_size * config.schedule.max_steps
+    plans = training_plans(config, load_tasks(config, beside).train, start=0, label="")
+    tasks = [plan.task for plan in islice(plans, num_tasks)]
+    tokenizer = AutoTokenizer.from_pretrained(config.model.name)
+    tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
+    lengths = [
+        len(tokenizer.apply_chat_template(list(t.messages), add_generation_prompt=True)["input_ids"]) for t in tasks
+    ]
+    model = AutoModelForCausalLM.from_pretrained(
+        config.model.name, dtype=torch.bfloat16 if precision == "bf16" else torch.float32
+    )
+    forwards, played = Forwards(), Played()
+    watch = Watch(forwards)
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=played,
+        args=arguments_of(
+            config, precision, checkpointing=options.checkpointing, num_prompt_tokens=max(lengths),
+            folder=options.output.parent / "trl",
+        ),
+        train_dataset=Dataset.from_list([{"prompt": list(task.messages), "task_id": task.id} for task in tasks]),
+        processing_class=tokenizer,
+        callbacks=[watch],
+        peft_config=lora_of(config, model.config.num_hidden_layers),
+        environment_factory=environment_factory(environment_of(config, beside)[1], tasks),
+    )  # fmt: skip
+    with forwards.counted():
+        trainer.train()
+    episodes = config.batch.global_batch_size * config.batch.group_size
+    # TRL trains what it samples: this mean counts the tokens of its mask.
+    sampled = sum(log["completions/mean_length"] * episodes for log in trainer.state.log_history if "loss" in log)
+    Measured(
+        num_trajectories=len(played.num_turns),
+        step_seconds=watch.seconds,
+        num_sampled_tokens=round(sampled),
+        num_trained_tokens=round(sampled),
+        num_computed_tokens=forwards.num_tokens,
+        num_turns=played.num_turns,
+        prompts=watch.prompts,
+        num_adapter_parameters=num_trained(trainer.model),
+        precision=precision,
+        peak_memory_gib=peak_memory_gib(),
+    ).write(options.output)
+
+
+if __name__ == "__main__":
+    main()

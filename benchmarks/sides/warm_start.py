@@ -1,0 +1,19 @@
+"""A model to compare on: the recipe's warm start, no RL, saved with the adapter merged in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sparring.export import export
+from sparring.trainer import MultiTurnRLTrainer
+
+
+def main(recipe: Path, destination: Path, *overrides: str) -> None:
+    result = MultiTurnRLTrainer(recipe, overrides=["schedule.max_steps=0", *overrides]).train()
+    assert result is not None
+    export(result.run, destination, merge=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

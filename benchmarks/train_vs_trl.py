@@ -1,0 +1,165 @@
+"""Training beside TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on CPU.
+
+Both sides start from the same weights (SmolLM2 warm-started on the quickstart's demonstrations, since untrained it calls
+no tool) and play the same tasks of the quickstart's desk with the same group size, sampling, limits, adapter, loss,
+optimizer, precision and number of steps. The sides take turns, each in a process of its own, so that a busy machine slows
+both and peak memory is each one's own.
+
+What is equal is checked: prompts id for id, adapter parameters, turns and sampled tokens a trajectory. Rewards are drawn
+by episode, so that every group trains on both sides (Sparring leaves out an episode whose reward is its group's mean: it
+has no gradient). TRL gets a chat template that renders as ours does. Its microbatch
+is one group; `--checkpointing` gives it gradient checkpointing, its default, which takes less memory and more time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.report import report
+from sparring.config import read_recipe, resolved_toml, validate
+
+QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
+TARGETS: Mapping[str, Mapping[str, float]] = {
+    "trajectories/s": {"at_least": 4.0},
+    "peak memory, GiB": {"at_most": 1.0},
+    # The same work, or the figures above mean nothing.
+    "same prompts": {"at_least": 1.0},
+    "same precision": {"at_least": 1.0},
+    "adapter parameters": {"at_least": 1.0, "at_most": 1.0},
+    "turns/trajectory": {"at_least": 0.8, "at_most": 1.25},
+    "sampled tokens/trajectory": {"at_least": 0.8, "at_most": 1.25},
+    "trained tokens/trajectory": {"at_least": 0.75, "at_most": 1.25},
+}
+"""Of Sparring's figure divided by TRL's."""
+SIDES = {"TRL": "trl_side", "Sparring": "sparring_side"}
+SIDE_SECONDS = 3600.0
+"""After this long one side counts as hung."""
+NO_EVALUATION = ("data.validation=builtins:list", "data.held_out=builtins:list")
+"""Empty splits: nothing is played but what is trained on."""
+
+
+def warm_started_model(folder: Path, steps: int) -> Path:
+    """SmolLM2 after a few supervised steps on the quickstart's demonstrations, as a folder that both sides load."""
+    model = folder / "model"
+    overrides = [f"run.runs_dir={folder / 'runs'}", f"warm_start.steps={steps}", *NO_EVALUATION]
+    _run("benchmarks.sides.warm_start", str(QUICKSTART), str(model), *overrides)
+    return model
+
+
+def write_recipe(folder: Path, model: Path, arguments: argparse.Namespace) -> Path:
+    """The quickstart without warm start and evaluation, as a recipe that both sides read."""
+    tables = read_recipe(QUICKSTART)
+    del tables["warm_start"]
+    overrides = [
+        f"run.runs_dir={folder / 'runs'}",
+        f"model.name={model.resolve()}",
+        "model.device=cpu",
+        "reward.reward=environment:shuffled_reward",
+        f"batch.global_batch_size={arguments.tasks}",
+        f"batch.group_size={arguments.group_size}",
+        f"schedule.max_steps={arguments.steps}",
+        *NO_EVALUATION,
+    ]
+    if arguments.threads is not None:
+        overrides.append(f"run.num_threads={arguments.threads}")
+    recipe = folder / "recipe" / "recipe.toml"
+    recipe.parent.mkdir()
+    shutil.copy(QUICKSTART / "environment.py", recipe.parent)
+    recipe.write_text(resolved_toml(validate(tables, overrides)), "utf-8")
+    return recipe
+
+
+def measure(side: str, recipe: Path, output: Path, *options: str) -> dict[str, Any]:
+    """One side in a process of its own; what it wrote (`sides.measured.Measured`)."""
+    print(f"{side} ...", file=sys.stderr, flush=True)
+    _run(f"benchmarks.sides.{SIDES[side]}", str(recipe), str(output), *options)
+    return json.loads(output.read_text("utf-8"))
+
+
+def quantities(measured: Mapping[str, Any]) -> dict[str, float]:
+    """What the table shows of one side in one round."""
+    seconds, trajectories = sum(measured["step_seconds"]), measured["num_trajectories"]
+    return {
+        "trajectories": trajectories,
+        "seconds": seconds,
+        "trajectories/s": trajectories / seconds,
+        "sampled tokens/s": measured["num_sampled_tokens"] / seconds,
+        "trained tokens/s": measured["num_trained_tokens"] / seconds,
+        "tokens through the model/trajectory": measured["num_computed_tokens"] / trajectories,
+        "sampled tokens/trajectory": measured["num_sampled_tokens"] / trajectories,
+        "trained tokens/trajectory": measured["num_trained_tokens"] / trajectories,
+        "turns/trajectory": fmean(measured["num_turns"]),
+        "adapter parameters": measured["num_adapter_parameters"],
+        "peak memory, GiB": measured["peak_memory_gib"],
+    }
+
+
+def table(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each quantity: both sides and their ratio, medians over rounds, and the ratio's spread."""
+    shown = [{side: quantities(measured) for side, measured in both.items()} for both in rounds]
+    rows = []
+    for name in shown[0]["TRL"]:
+        ratios = [both["Sparring"][name] / both["TRL"][name] for both in shown]
+        rows.append(
+            {
+                "quantity": name,
+                **{side: median(both[side][name] for both in shown) for side in SIDES},
+                "Sparring / TRL": median(ratios),
+                "lowest": min(ratios),
+                "highest": max(ratios),
+            }
+        )
+    return rows
+
+
+def shared_prompts(both: Mapping[str, Mapping[str, Any]]) -> float:
+    """The share of trajectories that began with the same prompt ids on both sides."""
+    ours, theirs = (Counter(map(tuple, both[side]["prompts"])) for side in ("Sparring", "TRL"))
+    return (ours & theirs).total() / max(ours.total(), theirs.total())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tasks", type=int, default=2, help="a step")
+    parser.add_argument("--group-size", type=int, default=8, help="episodes a task")
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="CPU threads of torch on both sides")
+    parser.add_argument("--checkpointing", action="store_true", help="give TRL gradient checkpointing")
+    parser.add_argument("--model", type=Path, help="a warm-started model folder; else one is made")
+    parser.add_argument("--warm-start-steps", type=int, default=24)
+    arguments = parser.parse_args()
+    rounds: list[dict[str, dict[str, Any]]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = arguments.model or warm_started_model(folder, arguments.warm_start_steps)
+        recipe = write_recipe(folder, model, arguments)
+        for turn in range(arguments.rounds):
+            outputs = {side: folder / f"{side}-{turn}.json" for side in SIDES}
+            options = {"TRL": ["--checkpointing"] if arguments.checkpointing else [], "Sparring": []}
+            rounds.append({side: measure(side, recipe, outputs[side], *options[side]) for side in SIDES})
+    rows = table(rounds)
+    figures = {row["quantity"]: row["Sparring / TRL"] for row in rows}
+    figures["same prompts"] = min(shared_prompts(both) for both in rounds)
+    figures["same precision"] = float(len({side["precision"] for both in rounds for side in both.values()}) == 1)
+    return report("train_vs_trl", rows, figures=figures, targets=TARGETS, path=arguments.json)
+
+
+def _run(module: str, *arguments: str) -> None:
+    """A module as a program, its progress on stderr. Raises CalledProcessError or TimeoutExpired."""
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True, timeout=SIDE_SECONDS, stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
