@@ -21,10 +21,12 @@ Split: TypeAlias = Literal["train", "validation", "held_out"]
 KEYS = "abcdefghijklmnop"
 MAX_HOPS = 3
 
-CORRECT_SHARE, WRONG_SHARE = 0.35, 0.05
-"""Of the demonstrations: right; and right number of hops but another key. The rest stops at the wrong time: a hop too
-early, or for one hop as often too late. So a perfect imitator is right at 0.35 when sampled, and when greedy at one hop
-only (a third of the held-out tasks): at more, giving up early is the most frequent choice."""
+CORRECT_SHARE = {1: 0.6, 2: 0.2, 3: 0.2}
+"""Of the demonstrations with so many hops: right."""
+WRONG_SHARE = 0.05
+"""Right number of hops, but another key. The rest gives up a hop too early. So a perfect imitator is right at 1/3 either
+way: sampled, the mean of the shares; greedy, at one hop only (a third of the held-out tasks), where being right is the most
+frequent choice by a margin that a few supervised steps settle."""
 
 
 class PointerChase(Environment):
@@ -122,21 +124,19 @@ def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
     return [*messages, answer(f"ans {named or key}")]
 
 
-def mixed_log(
-    num: int = 512, seed: int = 0, correct_share: float = CORRECT_SHARE, wrong_share: float = WRONG_SHARE
-) -> list[list[Message]]:
-    """Conversations of mixed quality on training tasks: `correct_share` of them are right."""
+def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
+    """Conversations of mixed quality on training tasks, right as often as `CORRECT_SHARE` says."""
     rng = random.Random(f"log-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.
     for task in tasks("train", num, seed + 1):
         hops, kind = task.fields["hops"], rng.random()
-        if kind < correct_share:
+        if kind < CORRECT_SHARE[hops]:
             script = _walk(task, hops)
-        elif kind < correct_share + wrong_share:
+        elif kind < CORRECT_SHARE[hops] + WRONG_SHARE:
             script = _walk(task, hops, named=rng.choice([key for key in KEYS if key != task.fields["answer"]]))
         else:
-            script = _walk(task, hops + (rng.choice((-1, 1)) if hops == 1 else -1))
+            script = _walk(task, hops - 1)
         log.append(record_demonstration(PointerChase, task, script))
     return log
 
