@@ -28,7 +28,7 @@ from sparring.training.learner import TorchLearner
 from sparring.training.sequences import demonstration_batch
 from sparring.types import SampleRequest, Sampling
 
-SHAPES: Mapping[str, Mapping[str, int]] = {
+SHAPES: Mapping[str, Mapping[str, Any]] = {
     # Llama 3.2 1B and Llama 3.1 8B.
     "1B": {
         "hidden_size": 2048,
@@ -64,12 +64,8 @@ def policy_of(shape: str, device: str) -> Policy:
         **SHAPES[shape], vocab_size=VOCABULARY_SIZE.get(shape, 128256), max_position_embeddings=2048,
         tie_word_embeddings=shape != "8B", bos_token_id=None, eos_token_id=2,
     )  # fmt: skip
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(device):
-            model = LlamaForCausalLM(config)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    with torch.device(device):
+        model = LlamaForCausalLM(config)
     return Policy(
         model, None, precision="bf16", device=device, max_positions=2048, lora_rank=16, lora_alpha=32,
         lora_targets=LORA_TARGETS,
@@ -112,7 +108,8 @@ async def sampling_rates(policy: Policy, batch: int) -> tuple[float, float]:
 
     async def play(name: str, max_tokens: int) -> float:
         async def one(index: int) -> None:
-            generator = torch.Generator().manual_seed(index)
+            # No two plays share a prompt, or the second would find it in the cache.
+            generator = torch.Generator().manual_seed(max_tokens * batch + index)
             ids = torch.randint(3, vocabulary, (PROMPT_TOKENS,), generator=generator).tolist()
             sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
             request = SampleRequest(

@@ -22,7 +22,10 @@ def run(seed: int, bound: int, folder: str) -> dict[str, float]:
     began = time.monotonic()
     overrides = [f"run.runs_dir={folder}", f"run.seed={seed}", f"rollout.max_steps_off_policy={bound}"]
     trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, quiet=True)
-    trainer.train()
+    result = trainer.train()
+    if result is None or result.status != "completed":
+        # An interrupted run stops cleanly, after a checkpoint: nothing to judge.
+        raise SystemExit(f"seed {seed}, bound {bound}: stopped before its end; nothing was measured")
     seconds = time.monotonic() - began
     evaluations = MultiTurnRLEvaluator(trainer).evaluate().evaluations
     warm, tuned = evaluations[1].success.mean, evaluations[2].success.mean
