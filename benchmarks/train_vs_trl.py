@@ -131,7 +131,7 @@ def shared_prompts(both: Mapping[str, Mapping[str, Any]]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--tasks", type=int, default=2, help="a step")
+    parser.add_argument("--tasks", type=int, default=4, help="a step")
     parser.add_argument("--group-size", type=int, default=8, help="episodes a task")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,8 +16,16 @@ Result = TypeVar("Result")
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="sparring-loop", daemon=True).start()
+    threading.Thread(target=_run, args=(loop,), name="sparring-loop", daemon=True).start()
     return loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        # A task that calls sys.exit ends the loop, too; whoever waits for that task needs the loop to be told.
+        with suppress(SystemExit):
+            loop.run_forever()
+            return
 
 
 def submit(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:

@@ -159,7 +159,7 @@ def evaluate(
 ) -> None:
     """Play a run's held-out tasks with its policies, and compare them task by task."""
     path, changes = _run(run), list(overrides or [])
-    load_config(RunFolder(path).recipe, changes)
+    RunFolder(path).config(changes)
     from sparring.evaluator import MultiTurnRLEvaluator
 
     report = MultiTurnRLEvaluator(path, overrides=changes, evaluate_base_model=base).evaluate()
@@ -189,7 +189,10 @@ def serve(
 
     from sparring.serve import serve as serve_model
 
-    served = str(_run(Path(model))) if RunFolder.is_run(_run(Path(model))) else model
+    served, run = model, _run(Path(model))
+    if RunFolder.is_run(run):
+        RunFolder(run).config()
+        served = str(run)
     try:
         serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
@@ -221,7 +224,9 @@ def export(
 @reported
 def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """All runs, oldest first."""
-    runs = [(folder.path.name, folder.status()) for folder in list_runs(runs_dir)]
+    if runs_dir.exists() and not runs_dir.is_dir():
+        raise UsageError(f"--runs-dir {runs_dir} is not a folder; name the folder that holds the runs.")
+    runs = [(folder.path.name, _status_or_damage(folder)) for folder in list_runs(runs_dir)]
     if as_json:
         _print_json([{"name": name, **status} for name, status in runs])
         return
@@ -283,10 +288,10 @@ def _resume(run: Path, changes: Sequence[str], *, name: str | None, dry_run: boo
         raise UsageError(
             f"--resume continues {run} with its own recipe, so {misplaced[0]!r} has no place; leave it out."
         )
+    folder.config(changes)
     if dry_run:
         _show_settings(folder.recipe, changes, as_json)
         return
-    load_config(folder.recipe, changes)
     from sparring.trainer import MultiTurnRLTrainer
 
     _report_training(MultiTurnRLTrainer.attach(run, overrides=changes).train(resume=True), as_json)
@@ -343,10 +348,19 @@ def _run(run: Path) -> Path:
     return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
 
 
+def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
+    """How a run stands, for a list that one bad run must not hide the others from."""
+    try:
+        return folder.status()
+    except DataError as error:
+        return {"status": "damaged", "reason": str(error)}
+
+
 def _latest_metrics(path: Path) -> Mapping[str, float]:
     """The newest value of each metric. A torn last line, of a run being written, is passed over."""
     latest: dict[str, float] = {}
-    lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+    # As bytes, so that a line that is no UTF-8 is one damaged line.
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
             latest |= json.loads(line)["metrics"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparring.build import load_policy
-from sparring.config import load_config
-from sparring.errors import DataError
+from sparring.errors import DataError, UsageError
 from sparring.models.export import save_adapter, save_merged
 from sparring.tracking import RunFolder
 from sparring.training import checkpoints
@@ -16,20 +15,20 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
     """Write the newest checkpoint of a run into a new folder, with its tokenizer; return the folder.
 
     An adapter needs the base model beside it; `merge` writes a model that stands alone. Raises DataError when the
-    destination exists, when the run has no good checkpoint, or when there is no adapter because all weights were trained.
+    destination exists or the run has no good checkpoint, UsageError when there is no adapter: all weights were trained.
     """
     target = Path(destination)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} exists and is not empty; export writes into a new folder, so name another one.")
     folder = RunFolder(Path(run))
-    config = load_config(folder.recipe, [])
+    config = folder.config()
+    if not merge and config.model.trained_weights == "full":
+        raise UsageError(f"{run} trained every weight, so there is no adapter; export with merge (`--merge`).")
     policy = load_policy(config, folder.recipe.parent)
     weights = checkpoints.load_weights(checkpoints.newest(folder.checkpoints), policy)
     policy.restore(weights.tensors)
     if merge:
         save_merged(policy, target)
-    elif policy.lora_config is None:
-        raise DataError(f"{run} trained every weight, so there is no adapter; export with merge (`--merge`).")
     else:
         save_adapter(policy, target, base_model=config.model.name)
     return target

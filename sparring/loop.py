@@ -11,12 +11,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Scheduler
 from sparring.rollouts.metrics import batch_metrics, rollout_metrics
 from sparring.training.sequences import build_batch
 from sparring.types import TrainingBatch, TrajectoryGroup
+
+Played = TypeVar("Played")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ async def train(run: Run) -> int:
 
             # Play: the oldest finished groups, already rewarded.
             with _timed(times, "timing_s/rollout"):
-                groups = await _unless_stopped(scheduler.next_batch(), run.stop)
+                groups = await unless_stopped(scheduler.next_batch(), run.stop)
             if not groups:
                 break
             scheduler.start_ahead()
@@ -99,15 +102,16 @@ def _is_late(run: Run, began: float) -> bool:
     return run.stop.is_set() or (run.max_seconds is not None and time.monotonic() - began >= run.max_seconds)
 
 
-async def _unless_stopped(next_batch: Awaitable[list[TrajectoryGroup]], stop: asyncio.Event) -> list[TrajectoryGroup]:
-    """The batch, or nothing when the run is stopped while it is still being played."""
-    playing, stopping = asyncio.ensure_future(next_batch), asyncio.ensure_future(stop.wait())
+async def unless_stopped(play: Awaitable[Played], stop: asyncio.Event) -> Played | None:
+    """What `play` gives, or None when the run is stopped first; the play is then cancelled and over."""
+    playing, stopping = asyncio.ensure_future(play), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({playing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return playing.result() if playing.done() else []
+        return playing.result() if playing.done() else None
     finally:
         for task in (playing, stopping):
             task.cancel()
+        await asyncio.gather(playing, stopping, return_exceptions=True)
 
 
 class _timed:

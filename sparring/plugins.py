@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +36,24 @@ def load_object(reference: str, *, beside: Path) -> Any:
             raise UsageError(f"{reference!r}: {module.__file__ or module_name} has no {part!r}{hint}")
         found = getattr(found, part)
     return found
+
+
+async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call user code, sync or async, and wait for its result.
+
+    Raises what it raises, but RuntimeError for what would end more than the call: `sys.exit`, and a cancellation that
+    came from within and not from the run.
+    """
+    try:
+        result = function(*arguments, **options)
+        return await result if inspect.isawaitable(result) else result
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("what it waited for was cancelled") from error
 
 
 def _load_module(name: str, beside: Path) -> ModuleType:

@@ -162,16 +162,17 @@ class MultiTurnRLTrainer:
                 self._parts = await self._build()
         parts, folder = self._parts, self.folder
         assert folder is not None
-        folder.set_status("running")
-        try:
-            result = await self._train_parts(parts, folder, resume)
-        except asyncio.CancelledError:
-            folder.set_status("stopped")
-            raise
-        except BaseException as error:
-            folder.set_status("failed", reason=str(error))
-            raise
-        folder.set_status(result.status, step=result.step)
+        with folder.held_for_training():
+            folder.set_status("running")
+            try:
+                result = await self._train_parts(parts, folder, resume)
+            except asyncio.CancelledError:
+                folder.set_status("stopped")
+                raise
+            except BaseException as error:
+                folder.set_status("failed", reason=str(error))
+                raise
+            folder.set_status(result.status, step=result.step)
         self._console.finished(result.run, result.status, result.step)
         return result
 
@@ -180,13 +181,16 @@ class MultiTurnRLTrainer:
         assert stop is not None
         step, position, label = 0, 0, ""
         if resume:
-            step, position, label = self._restore(parts, folder)
+            label = self._rewind(parts)
+        if resume and checkpoints.any_in(folder.checkpoints):
+            state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
+            step, position = int(state["step"]), int(state["position"])
         elif self._model_weights is not None:
             source = Path(self._model_weights)
             source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
             parts.learner.load_weights(checkpoints.load_weights(checkpoints.newest(source), parts.policy))
-        elif config.warm_start is not None:
-            await self._warm_start(parts, folder)
+        elif config.warm_start is not None and not await self._warm_start(parts, folder):
+            return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
 
         validations: dict[int, Evaluation] = {}
@@ -194,12 +198,15 @@ class MultiTurnRLTrainer:
         began = time.monotonic()
         position_now = position
 
-        async def validate(at: int) -> None:
+        async def validate(at: int, *, is_last: bool = False) -> None:
             every = config.schedule.val_every
-            is_due = at == step or at == config.schedule.max_steps or (every > 0 and at % every == 0)
-            if not parts.tasks.validation or at in validations or not is_due:
+            is_due = is_last or at in (step, config.schedule.max_steps) or (every > 0 and at % every == 0)
+            if not parts.tasks.validation or at in validations or not is_due or stop.is_set():
                 return
-            validations[at] = await self._validate(parts, at, tracker)
+            played = await loop.unless_stopped(self._validate(parts, at, tracker), stop)
+            if played is None:
+                return
+            validations[at] = played
             if at == 0 and config.schedule.max_steps > 0:
                 self._check_baseline(validations[at])
 
@@ -240,8 +247,7 @@ class MultiTurnRLTrainer:
                 last = await loop.train(run)
             self._save(parts, folder, last, position_now)
             train_seconds = time.monotonic() - began
-            if parts.tasks.validation and last not in validations and not stop.is_set():
-                validations[last] = await self._validate(parts, last, tracker)
+            await validate(last, is_last=True)
         finally:
             tracker.close()
         return TrainResult(
@@ -252,20 +258,24 @@ class MultiTurnRLTrainer:
             train_seconds=train_seconds,
         )
 
-    async def _warm_start(self, parts: Parts, folder: RunFolder) -> None:
+    async def _warm_start(self, parts: Parts, folder: RunFolder) -> bool:
+        """Whether it came to its end. One that was stopped leaves no checkpoint: a resumed run begins it anew."""
         section = self.config.warm_start
         assert section is not None
         conversations = await asyncio.to_thread(
             demonstrations, parts, section.num_demonstrations, section.demonstrations
         )
         with self._console.steps("warm start", section.steps) as progress:
-            await warm_start(
+            done = await warm_start(
                 parts.learner, conversations, steps=section.steps, batch_size=section.batch_size,
                 learning_rate=section.learning_rate, seed=self.config.run.seed,
                 on_step=lambda _, metrics: progress(metrics), should_stop=self._stop_requested.is_set,
             )  # fmt: skip
+        if done < section.steps:
+            return False
         parts.learner.reset_optimizer()
         checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0, "position": 0})
+        return True
 
     async def _continue_warm_start(self, seconds: float) -> Weights:
         section, parts, folder = self.config.warm_start, self._parts, self.folder
@@ -361,9 +371,8 @@ class MultiTurnRLTrainer:
             keep=self.config.schedule.keep_checkpoints,
         )  # fmt: skip
 
-    def _restore(self, parts: Parts, folder: RunFolder) -> tuple[int, int, str]:
-        """Load the newest good checkpoint: its step, data position, and a label that sets new rollouts apart."""
-        state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
+    def _rewind(self, parts: Parts) -> str:
+        """Close what a run left unfinished in the ledger; return a label that sets new rollouts apart."""
         rollouts = parts.ledger.rollouts()
         for rollout in rollouts:
             if rollout.state not in FINAL_STATES:
@@ -371,7 +380,7 @@ class MultiTurnRLTrainer:
                     rollout.id, RolloutState.DISCARDED, reason=DiscardReason.REWOUND, detail="the run was resumed"
                 )
         # The ledger only grows, also by rollouts that no checkpoint knows of: a run that was killed may be resumed again.
-        return int(state["step"]), int(state["position"]), f"r{len(rollouts)}-"
+        return f"r{len(rollouts)}-"
 
 
 @contextmanager

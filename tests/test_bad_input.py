@@ -181,6 +181,13 @@ DATASETS = [
         write("toy/t.jsonl", '{"prompt": "a"}\n{"pro'),
     ),
     Case(
+        "half of a character",
+        (*DRY, "data.train=t.jsonl"),
+        DATA,
+        ("t.jsonl, line 2", "half of a character", "write the whole one"),
+        write("toy/t.jsonl", '{"prompt": "a"}\n{"prompt": "\\ud800"}\n'),
+    ),
+    Case(
         "two tasks with one id",
         (*DRY, "data.train=t.csv"),
         DATA,
@@ -305,21 +312,21 @@ CHECKPOINTS = [
     Case("a run that is not there", ("export", "none", "out"), DATA, ("none does not exist", "sparring train")),
     Case(
         "a run without checkpoint",
-        ("export", "runs/old", "out"),
+        ("export", "runs/old", "out", "--merge"),
         DATA,
         ("holds no checkpoint", "train the run first"),
         a_run,
     ),
     Case(
         "a checkpoint cut off while it was written",
-        ("export", "runs/old", "out"),
+        ("export", "runs/old", "out", "--merge"),
         DATA,
         ("000001", "manifest.json", "no complete checkpoint"),
         a_torn_checkpoint,
     ),
     Case(
         "a damaged checkpoint",
-        ("export", "runs/old", "out"),
+        ("export", "runs/old", "out", "--merge"),
         DATA,
         ("weights.safetensors", "damaged", "another checkpoint"),
         a_damaged_checkpoint,
@@ -331,6 +338,37 @@ CHECKPOINTS = [
         DATA,
         ("status.json is not JSON", "delete it"),
         lambda: (a_run().path / "status.json").write_text("{"),
+    ),
+    Case(
+        "a status file of another shape",
+        ("runs", "show", "old"),
+        DATA,
+        ("status.json does not say how a run stands", "delete it"),
+        lambda: (a_run().path / "status.json").write_text("[]"),
+    ),
+    Case(
+        "a status without a process",
+        ("runs", "stop", "old"),
+        DATA,
+        ("status.json does not say how a run stands", "delete it"),
+        lambda: (a_run().path / "status.json").write_text('{"status": "running", "process": null}'),
+    ),
+    Case(
+        "metrics that are not UTF-8",
+        ("runs", "show", "old"),
+        DATA,
+        ("metrics.jsonl, line 1", "remove it"),
+        lambda: (a_run().path / "metrics.jsonl").write_bytes(b'{"metrics": {"\xff": 1}}\n'),
+    ),
+    *(
+        Case(
+            f"a run whose recipe is damaged, for {command[0]}",
+            command,
+            DATA,
+            ("runs/old cannot be loaded", "not valid TOML", "mend its recipe"),
+            lambda: a_run().recipe.write_text("[model\n"),
+        )
+        for command in (("eval", "old"), ("export", "old", "out"), ("serve", "old"), ("train", "--resume", "old"))
     ),
     Case(
         "metrics that are damaged",
@@ -375,6 +413,19 @@ COMMANDS = [
         lambda: a_run(status="running"),
     ),
     Case("stopping a run that is over", ("runs", "stop", "old"), USAGE, ("is completed, not running",), a_run),
+    Case(
+        "a runs folder that is a file",
+        ("runs", "list", "--runs-dir", "toy/recipe.toml"),
+        USAGE,
+        ("toy/recipe.toml is not a folder", "name the folder"),
+    ),
+    Case(
+        "an export of an adapter that was not trained",
+        ("export", "old", "out"),
+        USAGE,
+        ("trained every weight", "no adapter", "--merge"),
+        a_run,
+    ),
     Case(
         "an export into a full folder",
         ("export", "old", "toy"),

@@ -91,10 +91,33 @@ def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     evaluated = sparring("eval", "one", "--no-base")
     assert "tuned" in evaluated.stdout
     assert "warm start" not in evaluated.stdout
+    assert "judging itself" not in evaluated.stdout
     shown = sparring("runs", "show", "one").stdout
     assert "runs/one: completed, step 2" in shown
     assert "evaluation: runs/one/evaluations/held_out-001.json" in shown
     assert "completed" in sparring("runs", "list").stdout
+
+
+def test_without_a_scorer_an_evaluation_says_that_the_reward_judges_itself() -> None:
+    recipe = Path("toy/recipe.toml")
+    recipe.write_text(recipe.read_text().replace('scorer = "environment:scorer"', ""))
+    trained = sparring("train", "toy", "--name", "one", "--json", *SMALL, "schedule.max_steps=0")
+    assert trained.exit_code == 0, trained.output
+    evaluated = sparring("eval", "one", "--no-base")
+    assert "these are the training reward judging itself" in evaluated.stdout
+    report = json.loads(Path("runs/one/evaluations/held_out-001.json").read_text())
+    assert report["evaluations"][0]["independent_scorer"] is False
+
+
+def test_a_damaged_run_does_not_hide_the_others_from_the_list() -> None:
+    recipe = Path("toy/recipe.toml")
+    for name in ("bad", "good"):
+        RunFolder.create(load_config(recipe), recipe, name=name)
+    Path("runs/bad/status.json").write_text("[]")
+    listed = {run["name"]: run for run in json.loads(sparring("runs", "list", "--json").stdout)}
+    assert {name: run["status"] for name, run in listed.items()} == {"bad": "damaged", "good": "created"}
+    assert "status.json" in listed["bad"]["reason"]
+    assert "damaged" in sparring("runs", "list").stdout
 
 
 def test_a_dry_run_shows_every_setting_with_its_origin_and_makes_no_run() -> None:

@@ -1,5 +1,6 @@
 """User code is found by `module:name`, beside the recipe first, and what is wrong with it is told."""
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparring.errors import UsageError
-from sparring.plugins import load_object
+from sparring.plugins import call, load_object
 
 
 def write(folder: Path, name: str, source: str) -> Path:
@@ -81,3 +82,30 @@ def test_a_module_that_failed_is_tried_again_once_it_is_mended(tmp_path: Path) -
         load_object("environment:World", beside=tmp_path)
     write(tmp_path, "environment.py", "World = 'mended'\n")
     assert load_object("environment:World", beside=tmp_path) == "mended"
+
+
+def test_user_code_may_be_sync_or_async() -> None:
+    async def doubled(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    assert asyncio.run(call(doubled, 2)) == asyncio.run(call(lambda number: 2 * number, 2)) == 4
+
+
+def test_user_code_that_exits_fails_like_any_other() -> None:
+    with pytest.raises(RuntimeError, match=r"sys\.exit\(3\)"):
+        asyncio.run(call(sys.exit, 3))
+
+
+def test_a_cancellation_from_within_fails_the_call_and_one_from_outside_passes() -> None:
+    async def raises_it() -> None:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="was cancelled"):
+            await call(raises_it)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await call(asyncio.Event().wait)
+
+    asyncio.run(main())

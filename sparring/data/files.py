@@ -53,6 +53,7 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
     rows_by_id: dict[str, str] = {}
     for number, (place, row) in enumerate(rows, start=1):
         where = f"{path}, {place}"
+        _check_text(row, where)
         task_id = row.get("id", str(number))
         if not isinstance(task_id, str) or not task_id:
             raise DataError(
@@ -66,6 +67,15 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
         column = "prompt" if "prompt" in row else next((name for name in row if name != "id"), "id")
         fields = {name: value for name, value in row.items() if name not in ("id", column)}
         yield Task(id=task_id, messages=_messages(row[column], f"{where}, column {column!r}"), fields=fields)
+
+
+def _check_text(row: Row, where: str) -> None:
+    """Raises DataError for half a surrogate pair: JSON can say it, but no tokenizer, ledger or log can take it."""
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise DataError(f"{where}: {half!r} is half of a character; write the whole one, or remove it.") from error
 
 
 def _messages(prompt: Any, where: str) -> tuple[Message, ...]:

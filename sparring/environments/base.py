@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sparring.environments.tools import tools_of
 from sparring.errors import InfrastructureError, SparringError, UsageError
+from sparring.plugins import call
 from sparring.types import Message, Task, ToolSchema
 
 CLOSE_SECONDS = 30.0
@@ -82,7 +82,7 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
     """Prepare the world and return the opening messages. Raises InfrastructureError when it cannot be prepared."""
     name = type(environment).__name__
     try:
-        opening = await settled(environment.reset(task))
+        opening = await call(environment.reset, task)
     except SparringError:
         raise
     except Exception as error:
@@ -94,11 +94,6 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
             "give one of both."
         )
     return messages
-
-
-async def settled(value: Any) -> Any:
-    """What a function returned, awaited if it is to be awaited."""
-    return await value if inspect.isawaitable(value) else value
 
 
 async def _close(environment: Environment, task: Task) -> None:
@@ -115,7 +110,7 @@ async def _close(environment: Environment, task: Task) -> None:
 async def _close_in_time(environment: Environment, task: Task) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
-            await settled(environment.close())
+            await call(environment.close)
     except Exception as error:
         name = type(environment).__name__
         raise InfrastructureError(f"Task {task.id}: {name}.close failed: {error!r}.") from error

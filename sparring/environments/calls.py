@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn
 
-from sparring.environments.base import Environment, settled
+from sparring.environments.base import Environment
 from sparring.environments.tools import tools_of
 from sparring.errors import InfrastructureError
+from sparring.plugins import call
 from sparring.types import Json
 
 
@@ -52,7 +53,7 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
     if problem is not None:
         return _refused(name, parsed, ToolError.WRONG_TYPE, problem)
     try:
-        content = _as_text(await settled(getattr(environment, name)(**parsed)))
+        content = _as_text(await call(getattr(environment, name), **parsed))
     except InfrastructureError:
         raise
     except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)

@@ -18,6 +18,7 @@ from sparring.errors import DataError
 from sparring.types import Sampling, StopReason, Turn
 
 FORMAT = 1
+_LOCK_SECONDS = 30.0
 
 _SCHEMA = """
 CREATE TABLE rollouts (
@@ -41,7 +42,8 @@ CREATE TABLE turns (
 def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str]]]:
     """Open or create a ledger: its connection, and (id, state, split) of every rollout. Raises DataError."""
     try:
-        db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+        # An evaluation may write beside the training: each waits for the other's commits.
+        db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         found = db.execute("PRAGMA user_version").fetchone()[0]

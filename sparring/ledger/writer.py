@@ -70,7 +70,8 @@ class GroupCommitWriter:
         try:
             if self._failure is not None:
                 raise self._failure
-            self._connection.execute("BEGIN")
+            # Takes the write lock now: a later upgrade from reading would fail at once when another process wrote meanwhile.
+            self._connection.execute("BEGIN IMMEDIATE")
             results = [job(self._connection) for job, _ in batch]
             self._connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001 (nothing may leave a waiter without an answer)

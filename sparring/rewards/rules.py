@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
 
 from sparring.errors import InfrastructureError, RewardError
+from sparring.plugins import call
 from sparring.protocols import RewardFunction
 from sparring.types import Json, Message, Reward, Trajectory
 
@@ -22,9 +22,7 @@ async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> R
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
     try:
-        value = function(trajectory)
-        if inspect.isawaitable(value):
-            value = await value
+        value = await call(function, trajectory)
     except (InfrastructureError, RewardError):
         raise
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -146,7 +147,11 @@ class Collector:
             async with session:
                 # A little after the session's own deadline: a slow policy then ends as a policy timeout.
                 async with asyncio.timeout(self._timeout_seconds + 1):
-                    played = await self._agent(plan.task, session)
+                    # A copy: what an environment does to its task must not reach the next episode, or the judge.
+                    played = await self._agent(copy.deepcopy(plan.task), session)
+            if isinstance(session.failure, InfrastructureError):
+                # The agent went on without the turn; what it made of that is not the policy's doing.
+                raise session.failure
         except TimeoutError:
             self._discard(
                 rollout_id, DiscardReason.ENV_TIMEOUT,
@@ -180,13 +185,19 @@ class Collector:
         return await self._judge(trajectory, plan, played.reward)
 
     async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | None:
-        """Reward and score; None when a judge's own infrastructure failed.
+        """Reward and score; None when a judge's own infrastructure failed, or no answer came in time.
 
         Raises RewardError as it is: a reward that cannot be trusted ends the run.
         """
         try:
-            reward = own_reward if own_reward is not None else await evaluate_reward(self._reward, trajectory)
-            score = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+            async with asyncio.timeout(self._timeout_seconds):
+                reward = own_reward if own_reward is not None else await evaluate_reward(self._reward, trajectory)
+                score = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+        except TimeoutError:
+            waited = f"reward and scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s"
+            self._discard(trajectory.id, DiscardReason.INFRA_ERROR, waited)
+            logger.warning("rollout %s could not be judged: %s", trajectory.id, waited)
+            return None
         except InfrastructureError as error:
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s could not be judged: %s", trajectory.id, error)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import re
 from collections.abc import Sequence
 
 from sparring.errors import InfrastructureError, RewardError
+from sparring.plugins import call
 from sparring.protocols import Scorer
 from sparring.types import Json, Trajectory
 
@@ -17,9 +17,7 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> float:
     """Call a scorer, sync or async. Raises RewardError naming it unless it says a number in [0, 1]."""
     name = getattr(function, "__name__", type(function).__name__)
     try:
-        score = function(trajectory)
-        if inspect.isawaitable(score):
-            score = await score
+        score = await call(function, trajectory)
     except InfrastructureError:
         raise
     except Exception as error:

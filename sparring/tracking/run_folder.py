@@ -9,6 +9,7 @@ checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.json
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -18,14 +19,16 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, final
 
-from sparring.config import Config, resolved_toml
-from sparring.errors import DataError
+from sparring.config import Config, load_config, resolved_toml
+from sparring.errors import DataError, UsageError
 from sparring.types import Json
 
-RECIPE, MANIFEST, STATUS, STOP = "run.toml", "manifest.json", "status.json", "stop"
+RECIPE, MANIFEST, STATUS, STOP, LOCK = "run.toml", "manifest.json", "status.json", "stop", "lock"
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
@@ -73,6 +76,14 @@ class RunFolder:
         """The run's own recipe; its folder holds the Python files that it names."""
         return self.path / RECIPE
 
+    def config(self, overrides: Sequence[str] = ()) -> Config:
+        """The run's own recipe with overrides. Raises DataError when it is damaged, ConfigError for a wrong override."""
+        try:
+            config = load_config(self.recipe)
+        except UsageError as error:
+            raise DataError(f"{self.path} cannot be loaded; mend its recipe, or name another run.\n{error}") from error
+        return load_config(self.recipe, overrides) if overrides else config
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
@@ -82,6 +93,18 @@ class RunFolder:
         folder = self.path / "evaluations"
         folder.mkdir(exist_ok=True)
         return folder / f"held_out-{_next_number(folder, 'held_out', '.json'):03}.json"
+
+    @contextmanager
+    def held_for_training(self) -> Iterator[None]:
+        """One training at a time, across processes; the system lets go when a process dies. Raises UsageError."""
+        with (self.path / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"{self.path} is being trained already; stop that first (`sparring runs stop {self.path}`), or watch it."
+                ) from error
+            yield
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
         """Say how the run stands; without `step` the last one stays. A start forgets an earlier stop request."""
@@ -100,15 +123,19 @@ class RunFolder:
         )
 
     def status(self) -> dict[str, Any]:
-        """What `set_status` wrote last, empty when nothing; a running one whose process is gone reads `interrupted`."""
+        """What `set_status` wrote last, empty when nothing; a running one whose process is gone reads `interrupted`.
+
+        Raises DataError when the file is damaged.
+        """
+        path = self.path / STATUS
         try:
-            status: dict[str, Any] = json.loads((self.path / STATUS).read_text("utf-8"))
+            status: Any = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return {}
-        except ValueError as error:
-            raise DataError(
-                f"{self.path / STATUS} is not JSON ({error}); delete it, the run itself is not in it."
-            ) from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} is not JSON ({error}); delete it, the run itself is not in it.") from error
+        if not isinstance(status, dict) or not isinstance(status.get("process", {}), dict):
+            raise DataError(f"{path} does not say how a run stands; delete it, the run itself is not in it.")
         if status.get("status") == "running" and self._process_of(status) is None:
             status["status"] = "interrupted"
         return status
@@ -133,7 +160,11 @@ class RunFolder:
         """The pid of the process that last wrote the status, if it runs on this machine and is still the same one."""
         process = status.get("process", {})
         pid = process.get("pid")
-        if pid is None or process.get("host") != platform.node() or _started(pid) != process.get("started"):
+        if (
+            not isinstance(pid, int)
+            or process.get("host") != platform.node()
+            or _started(pid) != process.get("started")
+        ):
             return None
         try:
             os.kill(pid, 0)

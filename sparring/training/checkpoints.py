@@ -74,6 +74,11 @@ def save(
     return target
 
 
+def any_in(directory: Path) -> bool:
+    """Whether a run's `checkpoints` folder holds a checkpoint, good or damaged."""
+    return any(path.is_dir() for path in directory.glob("[!.]*"))
+
+
 def newest(directory: Path) -> Path:
     """The newest good checkpoint of a run's `checkpoints` folder (or the checkpoint itself that was named).
 

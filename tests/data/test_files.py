@@ -87,6 +87,16 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         ),
         ("a.jsonl", '{"prompt": 7}\n', r"line 1, column 'prompt': 7 is no prompt; give a text, or a list of messages"),
         ("a.jsonl", '{"prompt": "  "}\n', r"the prompt is blank; write one, or remove"),
+        (
+            "a.jsonl",
+            '{"prompt": "a"}\n{"prompt": "\\ud800"}\n',
+            r"line 2: '\\ud800' is half of a character; write the whole",
+        ),
+        (
+            "a.json",
+            '[{"prompt": [{"role": "user", "content": "\\udfff"}]}]',
+            r"row 1: '\\udfff' is half of a character",
+        ),
         ("a.jsonl", '{"prompt": []}\n', r"\[\] is no prompt"),
         (
             "a.jsonl",

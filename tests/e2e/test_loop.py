@@ -8,7 +8,8 @@ import pytest
 from safetensors.torch import load_file
 
 from sparring.errors import GateError, RewardError
-from sparring.ledger import Ledger
+from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.ledger.states import FINAL_STATES
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 
@@ -66,13 +67,21 @@ def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(
 def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resumed(tmp_path: Path) -> None:
     result = trainer_of(tmp_path, "schedule.max_steps=2").train()
     assert result is not None
-    for _ in range(2):
+    for kill in range(2):
         # As after a kill behind step 1: what was played since is in the ledger, and in no checkpoint.
+        with Ledger(result.run / "ledger.sqlite") as ledger:
+            ledger.plan_nowait(f"killed/{kill}", task_id="t", attempt=0)
+            ledger.advance_nowait(f"killed/{kill}", RolloutState.LEASED)
         for file in (result.run / "checkpoints" / checkpoints.name_of(2)).iterdir():
             file.unlink()
         resumed = MultiTurnRLTrainer.attach(result.run).train(resume=True)
         assert resumed is not None
         assert resumed.step == 2
+    with Ledger(result.run / "ledger.sqlite") as ledger:
+        rollouts = ledger.rollouts()
+    assert {rollout.state for rollout in rollouts} <= FINAL_STATES
+    rewound = [rollout.id for rollout in rollouts if rollout.reason is DiscardReason.REWOUND]
+    assert rewound == ["killed/0", "killed/1"]
 
 
 def test_no_success_before_training_stops_the_run_and_says_why(tmp_path: Path) -> None:
@@ -110,3 +119,18 @@ def test_stop_ends_with_a_checkpoint_that_resumes(tmp_path: Path) -> None:
     assert result.status == "stopped"
     assert 0 < result.step < 1000
     assert checkpoints.newest(result.run / "checkpoints").name == checkpoints.name_of(result.step)
+
+
+def test_a_warm_start_that_was_stopped_leaves_no_checkpoint_and_is_done_anew_on_resume(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "warm_start.steps=100000", "schedule.max_steps=1")
+    assert trainer.train(wait=False) is None
+    while trainer.folder is None or not (trainer.folder.path / "ledger.sqlite").exists():
+        time.sleep(0.05)
+    time.sleep(2)
+    trainer.stop()
+    stopped = trainer.wait()
+    assert (stopped.status, stopped.step) == ("stopped", 0)
+    assert not list((stopped.run / "checkpoints").glob("*"))
+    resumed = MultiTurnRLTrainer.attach(stopped.run, overrides=["warm_start.steps=2"])
+    assert resumed.train(resume=True).step == 1
+    assert (stopped.run / "checkpoints" / "warm_start").is_dir()

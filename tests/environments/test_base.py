@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparring.environments import base
 from sparring.environments.base import Environment, opened, reset
 from sparring.errors import InfrastructureError, PolicyTimeout, UsageError
 from sparring.types import Message, Task
@@ -123,6 +124,16 @@ def test_a_failing_close_is_an_outage_but_does_not_hide_an_earlier_failure() -> 
         asyncio.run(leave(Unclosable(), "return"))
     with pytest.raises(ValueError, match="inside"):
         asyncio.run(leave(Unclosable(), "error"))
+
+
+def test_a_close_that_does_not_end_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(Environment):
+        async def close(self) -> None:
+            await asyncio.sleep(1)
+
+    monkeypatch.setattr(base, "CLOSE_SECONDS", 0.01)
+    with pytest.raises(InfrastructureError, match=r"Stuck\.close failed: TimeoutError"):
+        asyncio.run(leave(Stuck(), "return"))
 
 
 def test_the_tasks_own_messages_open_unless_reset_gives_others() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -39,3 +40,16 @@ def test_another_script_may_be_played_also_inside_an_event_loop() -> None:
 def test_a_scripted_call_that_fails_is_refused() -> None:
     with pytest.raises(DataError, match="Task t1: the demonstration calls get wrongly"):
         record_demonstration(Links, TASK, [tool_call("get", name="b")])
+
+
+@pytest.mark.parametrize("argument", ["key", "name"], ids=["good", "refused"])
+def test_the_environment_of_a_demonstration_is_closed_once(argument: str) -> None:
+    closed: list[Environment] = []
+
+    class Counted(Links):
+        def close(self) -> None:
+            closed.append(self)
+
+    with suppress(DataError):
+        record_demonstration(Counted, TASK, [tool_call("get", **{argument: "b"})])
+    assert len(closed) == 1

@@ -237,3 +237,13 @@ def test_damage_is_found(tmp_path: Path, damage: str, symptom: str) -> None:
         db.execute(damage)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         assert any(symptom in line for line in ledger.verify()), ledger.verify()
+
+
+def test_an_evaluation_may_write_to_the_ledger_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as training, Ledger(tmp_path / "ledger.sqlite") as evaluating:
+        for index in range(50):
+            for ledger, split in ((training, "train"), (evaluating, "held_out")):
+                ledger.plan_nowait(f"{split}/{index}", task_id="t", attempt=0, split=split)
+                ledger.advance_nowait(f"{split}/{index}", RolloutState.LEASED)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert len(ledger.rollouts()) == 100

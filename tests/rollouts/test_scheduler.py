@@ -163,3 +163,43 @@ def test_a_window_wider_than_the_bound_allows_is_refused() -> None:
     assert start_allowance(max_steps_off_policy=3, window=5, groups_per_step=2) == 1
     with pytest.raises(ValueError, match="staleness_window"):
         start_allowance(max_steps_off_policy=1, window=5, groups_per_step=2)
+
+
+@pytest.mark.parametrize(("age", "num_kept"), [(1, 2), (2, 0)])
+def test_groups_as_old_as_the_bound_are_kept_and_older_ones_discarded(age: int, num_kept: int) -> None:
+    # Pacing keeps every group younger than that, so the world plays with weights that the scheduler believes are gone.
+    async def main() -> tuple[int, dict[str, int]]:
+        with Ledger() as ledger:
+            world = World(ledger, seed=1)
+            scheduler = Scheduler(
+                play_group=world.play_group, plans=plans(2), ledger=ledger, groups_per_step=2, max_steps_off_policy=1,
+                version=age,
+            )  # fmt: skip
+            async with scheduler:
+                assert len(await scheduler.next_batch()) == num_kept
+            return scheduler.num_stale, ledger.counts()
+
+    num_stale, counts = asyncio.run(main())
+    assert counts["claimed"] == num_kept
+    assert num_stale == counts.get("discarded/stale", 0) == counts["discarded"] == 2 - num_kept
+
+
+def test_what_was_played_but_not_trained_is_discarded_when_the_run_stops() -> None:
+    async def main() -> dict[str, int]:
+        with Ledger() as ledger:
+            world = World(ledger, seed=1)
+            scheduler = Scheduler(
+                play_group=world.play_group, plans=plans(30), ledger=ledger, groups_per_step=3, max_steps_off_policy=2
+            )
+            async with scheduler:
+                await scheduler.next_batch()
+                scheduler.start_ahead()
+                assert scheduler.next_position == world.started == 9
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                scheduler.release(1)
+            return ledger.counts()
+
+    counts = asyncio.run(main())
+    assert counts["trained"] == 3
+    assert counts["discarded/operator_cancel"] == 6 == counts["planned_total"] - 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparring.config import Config, load_config
-from sparring.errors import DataError
+from sparring.errors import ConfigError, DataError, UsageError
 from sparring.plugins import load_object
 from sparring.tracking import RunFolder, list_runs
 
@@ -107,6 +107,16 @@ def test_a_folder_without_recipe_is_no_run(tmp_path: Path) -> None:
         RunFolder(tmp_path / "none")
 
 
+def test_a_damaged_recipe_is_told_apart_from_a_wrong_override(recipe: Path) -> None:
+    folder = create(recipe)
+    assert folder.config(["batch.group_size=2"]).batch.group_size == 2
+    with pytest.raises(ConfigError, match=r"batch\.group_size"):
+        folder.config(["batch.group_size=0"])
+    folder.recipe.write_text(folder.recipe.read_text() + "[bach]\n")
+    with pytest.raises(DataError, match=r"toy-001 cannot be loaded; mend its recipe(.|\n)*bach"):
+        folder.config()
+
+
 def test_status_keeps_the_last_step_until_a_new_one_comes(recipe: Path) -> None:
     folder = create(recipe)
     assert folder.status()["status"] == "created"
@@ -174,3 +184,13 @@ def test_runs_are_listed_oldest_first_and_other_folders_are_passed_over(recipe: 
     os.utime("runs/b/run.toml", ns=(1, 1))
     Path("runs/notes").mkdir()
     assert [folder.path.name for folder in list_runs(Path("runs"))] == ["b", "a"]
+
+
+def test_a_run_is_trained_by_one_at_a_time(recipe: Path) -> None:
+    folder = create(recipe)
+    with folder.held_for_training():
+        second = RunFolder(folder.path).held_for_training()
+        with pytest.raises(UsageError, match="is being trained already"):
+            second.__enter__()
+    with RunFolder(folder.path).held_for_training():
+        pass

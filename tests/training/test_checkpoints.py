@@ -1,8 +1,11 @@
 """Checkpoints are complete or absent: every damage is found, and earlier ones survive it."""
 
+import hashlib
 import json
+import os
 
 import pytest
+import torch
 
 from sparring.errors import DataError
 from sparring.training import checkpoints
@@ -45,6 +48,39 @@ def test_weights_alone_are_checked_against_the_policy(learner, tiny_policy, tmp_
     assert checkpoints.load_weights(saved, policy).fingerprint == learner.export_weights().fingerprint
     with pytest.raises(DataError, match="does not fit this model: missing"):
         checkpoints.load_weights(saved, tiny_policy(("q_proj", "v_proj")))
+
+
+def test_weights_that_were_changed_are_refused_although_they_still_are_safetensors(learner, tiny_policy, tmp_path):
+    saved = checkpoints.save(tmp_path, 1, learner, {})
+    content = (saved / "weights.safetensors").read_bytes()
+    (saved / "weights.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match="does not have the hash"):
+        checkpoints.load_weights(saved, tiny_policy(("q_proj",)))
+
+
+class Trap:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors"])
+def test_a_pickle_is_refused_and_never_unpickled_whatever_the_manifest_says(learner, tiny_policy, tmp_path, name):
+    saved = checkpoints.save(tmp_path / "checkpoints", 1, learner, {})
+    torch.save({"tensor": Trap(tmp_path / "sprung")}, saved / name)
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest["files"][name] = hashlib.sha256((saved / name).read_bytes()).hexdigest()
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=f"{name} cannot be read as safetensors"):
+        checkpoints.load(saved, learner)
+    if name == "weights.safetensors":
+        with pytest.raises(DataError, match="cannot be read as safetensors"):
+            checkpoints.load_weights(saved, tiny_policy(("q_proj",)))
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_the_newest_are_kept_and_named_ones_are_not_counted(learner, tmp_path):

@@ -1,0 +1,153 @@
+"""However an episode ends, the ledger says why it was not learned from, and none stays unfinished."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from sparring.agents import AgentResult
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import ScriptedEngine
+from sparring.errors import InfrastructureError
+from sparring.ledger import Ledger
+from sparring.ledger.states import FINAL_STATES
+from sparring.protocols import RewardFunction
+from sparring.rollouts import Collector, GroupPlan, Scheduler
+from sparring.rollouts.collector import Agent
+from sparring.sessions import Session
+from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+
+
+def plans(count: int, *, group_size: int) -> Iterator[GroupPlan]:
+    for position in range(count):
+        task = Task(id=f"t{position}", messages=({"role": "user", "content": "?"},))
+        yield GroupPlan(task=task, position=position, group_size=group_size, sampling=Sampling())
+
+
+class World:
+    """A collector whose episodes end as told, in their order, and the ledger it keeps."""
+
+    def __init__(self, *fates: str, timeout_seconds: float = 5.0) -> None:
+        self.fates, self.ledger, self.engine = list(fates), Ledger(), ScriptedEngine([])
+        self.collector = Collector(
+            engine=self.engine, chat=TemplateChat(ByteTokenizer()), agent=self.play, reward=lambda _: 1.0, scorer=None,
+            ledger=self.ledger, seed=0, max_concurrency=8, timeout_seconds=timeout_seconds, max_retries=0,
+        )  # fmt: skip
+
+    async def play(self, task: Task, session: Session) -> AgentResult:
+        match self.fates.pop(0):
+            case "lost":
+                raise InfrastructureError("down")
+            case "stuck":
+                await asyncio.Event().wait()
+        return AgentResult(outcome=Outcome.FINISHED, reward=Reward(total=1.0))
+
+    def play_group(self) -> TrajectoryGroup:
+        (plan,) = plans(1, group_size=len(self.fates))
+        return asyncio.run(self.collector.play_group(plan))
+
+    def ended(self) -> dict[str, int]:
+        """Rollouts that are over, by state or reason; all others under `unfinished`."""
+        with self.ledger as ledger:
+            counts = ledger.counts()
+            final = {key: n for key, n in counts.items() if n and key.partition("/")[0] in FINAL_STATES}
+            over = sum(counts[state] for state in FINAL_STATES)
+            assert ledger.verify() == []
+        assert not self.engine.open_sessions
+        final.pop("discarded", None)
+        return final | {"unfinished": counts["planned_total"] - over}
+
+
+def test_a_group_goes_on_with_those_who_remain_and_counts_the_lost() -> None:
+    world = World("good", "lost", "good")
+    group = world.play_group()
+    assert ([trajectory.attempt for trajectory in group.trajectories], group.num_lost) == ([0, 2], 1)
+    # Those who remain wait for their training.
+    assert world.ended() == {"discarded/infra_error": 1, "unfinished": 2}
+
+
+def test_a_group_of_which_one_remains_teaches_nothing_and_is_lost_as_a_whole() -> None:
+    world = World("lost", "good", "lost")
+    group = world.play_group()
+    assert (group.trajectories, group.num_lost) == ((), 3)
+    assert world.ended() == {"discarded/infra_error": 2, "discarded/group_incomplete": 1, "unfinished": 0}
+
+
+def test_an_environment_that_is_not_done_in_time_is_lost() -> None:
+    # The environment has a second more than the policy.
+    world = World("stuck", "stuck", timeout_seconds=-0.95)
+    assert world.play_group().num_lost == 2
+    assert world.ended() == {"discarded/env_timeout": 2, "unfinished": 0}
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_what_was_being_played_when_the_run_stopped_is_accounted_for(group_size: int) -> None:
+    world = World(*["stuck"] * 4)
+
+    async def stop_while_playing() -> None:
+        scheduler = Scheduler(
+            play_group=world.collector.play_group, plans=plans(4 // group_size, group_size=group_size),
+            ledger=world.ledger, groups_per_step=4 // group_size, max_steps_off_policy=0,
+        )  # fmt: skip
+        async with scheduler:
+            scheduler.start_ahead()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not world.fates
+
+    asyncio.run(stop_while_playing())
+    assert world.ended() == {"discarded/operator_cancel": 4, "unfinished": 0}
+
+
+def collector(
+    agent: Agent, ledger: Ledger, *, reward: RewardFunction = lambda _: 1.0, timeout: float = 5.0
+) -> Collector:
+    return Collector(
+        engine=ScriptedEngine([InfrastructureError("the engine is down")]), chat=TemplateChat(ByteTokenizer()),
+        agent=agent, reward=reward, scorer=None, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=timeout,
+        max_retries=0,
+    )  # fmt: skip
+
+
+def test_an_agent_that_goes_on_after_the_engine_failed_is_not_rewarded() -> None:
+    async def agent(task: Task, session: Session) -> AgentResult:
+        with suppress(InfrastructureError):
+            await session.chat(list(task.messages), ())
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        assert asyncio.run(collector(agent, ledger).play_episode(plan, 0)) is None
+        assert ledger.counts()["discarded/infra_error"] == 1
+
+
+def test_a_reward_that_never_answers_is_an_infrastructure_failure() -> None:
+    async def agent(task: Task, session: Session) -> AgentResult:
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    async def reward(_: Trajectory) -> float:
+        await asyncio.Event().wait()
+        return 1.0
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        assert asyncio.run(collector(agent, ledger, reward=reward, timeout=0.05).play_episode(plan, 0)) is None
+        assert ledger.counts()["discarded/infra_error"] == 1
+
+
+def test_what_an_episode_does_to_its_task_reaches_neither_its_judge_nor_the_next_episode() -> None:
+    seen: list[object] = []
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        seen.append(dict(task.fields["shelves"]))
+        task.fields["shelves"].clear()
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    task = Task(id="t", messages=({"role": "user", "content": "?"},), fields={"shelves": {"Emma": "B3"}})
+    plan = GroupPlan(task=task, position=0, group_size=2, sampling=Sampling())
+    with Ledger() as ledger:
+        reward = lambda trajectory: float(len(trajectory.task.fields["shelves"]))  # noqa: E731
+        group = asyncio.run(collector(agent, ledger, reward=reward).play_group(plan))
+    assert seen == [{"Emma": "B3"}] * 2
+    assert [trajectory.reward.total for trajectory in group.trajectories if trajectory.reward] == [1.0, 1.0]
