@@ -182,7 +182,8 @@ class MultiTurnRLTrainer:
         step, position, label = 0, 0, ""
         if resume:
             label = self._rewind(parts)
-        if resume and checkpoints.any_in(folder.checkpoints):
+        # A run that ended within its warm start has no checkpoint and begins anew; any other must have one.
+        if resume and (folder.status().get("step") or checkpoints.any_in(folder.checkpoints)):
             state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
             step, position = int(state["step"]), int(state["position"])
         elif self._model_weights is not None:

@@ -99,6 +99,7 @@ class Collector:
             await _cancel(members)
             for session_id in sessions:
                 self._engine.close_session(session_id)
+            self._give_up(plan, members)
             raise
         kept = tuple(trajectory for trajectory in played if trajectory is not None)
         lost = plan.group_size - len(kept)
@@ -111,6 +112,13 @@ class Collector:
         if lost:
             logger.warning("task %s: %d of %d episodes lost to infrastructure", plan.task.id, lost, plan.group_size)
         return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost)
+
+    def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | None]]) -> None:
+        """Account for those who were done when their group was ended. What was evaluated stays so."""
+        for member in members:
+            played = None if member.cancelled() or member.exception() else member.result()
+            if played is not None and plan.split == "train":
+                self._discard(played.id, DiscardReason.OPERATOR_CANCEL, "the run stopped before its group was complete")
 
     async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | None:
         """Play one member to its end, retrying infrastructure failures; None when retries run out."""

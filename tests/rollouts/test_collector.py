@@ -82,8 +82,9 @@ def test_an_environment_that_is_not_done_in_time_is_lost() -> None:
 
 
 @pytest.mark.parametrize("group_size", [1, 2])
-def test_what_was_being_played_when_the_run_stopped_is_accounted_for(group_size: int) -> None:
-    world = World(*["stuck"] * 4)
+@pytest.mark.parametrize("first", ["stuck", "good"])
+def test_what_was_being_played_when_the_run_stopped_is_accounted_for(first: str, group_size: int) -> None:
+    world = World(first, *["stuck"] * 3)
 
     async def stop_while_playing() -> None:
         scheduler = Scheduler(
