@@ -23,8 +23,8 @@ def test_pointer_chase_learns_what_the_demonstrations_do_not_teach(tmp_path: Pat
     assert result is not None
     assert result.status == "completed"
     assert base.success.mean == 0.0
-    # Greedy play of an undecided warm start tips either way (0.11 to 0.64 seen for one seed): see LOG.md.
-    assert warm.success.mean < tuned.success.mean
+    # What the log teaches: right at one hop, a third of the tasks.
+    assert warm.success.mean <= 0.45
     assert tuned.success.mean >= 0.80
     assert report.comparisons[-1].difference.low > 0
     with Ledger(result.run / "ledger.sqlite") as ledger:
