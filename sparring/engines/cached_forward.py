@@ -1,6 +1,6 @@
 """What an engine computes: it feeds prompts into the cache, decodes a token of each turn, and scores whole sequences.
 
-Shapes: N tokens of the flat batch, B rows, K key/value heads, R query heads that share one, L tokens a row, D head
+Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one, L tokens a row, D head
 dimension, H hidden, V vocabulary.
 """
 
@@ -19,6 +19,7 @@ from sparring.engines.kv_cache import KVCache, Row
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
 from sparring.models.llama import LlamaShape, LlamaWeights, attend_causally, forward
+from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
 from sparring.types import TokenSegment, Weights
 
@@ -51,6 +52,7 @@ class LeanForward:
 
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
+        self._packed = PackedMatrices()
         self.cache = KVCache(
             shape,
             num_tokens=kv_cache_tokens,
@@ -60,7 +62,9 @@ class LeanForward:
         )
 
     def materialize(self, weights: Weights) -> LlamaWeights:
-        return self._policy.materialize(weights)
+        merged = self._policy.materialize(weights)
+        self._packed.add(merged)
+        return merged
 
     @torch.inference_mode()
     def prefill(self, weights: LlamaWeights, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
@@ -73,7 +77,7 @@ class LeanForward:
         )
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = cache.write(layer, places_N, k, v)
+            keys, values = (tensor.transpose(0, 1) for tensor in cache.write(layer, places_N, k, v))
             outputs, first = [], 0
             for offset, begin, end in spans:
                 known = slice(offset, offset + end)
@@ -102,10 +106,13 @@ class LeanForward:
             out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
             return out.reshape(len(rows), shape.num_heads * shape.head_dim)
 
-        hidden_B_H = forward(weights, torch.tensor(token_ids, device=device), positions_B, attend)
+        def linear(layer: int, name: str, inputs: Tensor) -> Tensor:
+            return self._packed.product(inputs, weights.layers[layer].linears[name])
+
+        hidden_B_H = forward(weights, torch.tensor(token_ids, device=device), positions_B, attend, linear)
         for row, token in zip(rows, token_ids, strict=True):
             row.token_ids.append(token)
-        return F.linear(hidden_B_H, weights.lm_head)
+        return self._packed.product(hidden_B_H, weights.lm_head)
 
     @torch.no_grad()
     def logprobs(self, weights: LlamaWeights, token_ids: Sequence[int], temperature: float) -> Tensor:
@@ -175,18 +182,18 @@ class _Run:
     mask: Tensor
     """[capacities, 1, 1, longest], added to the scores."""
 
-    def attend(self, queries_B_K_R_D: Tensor, keys_S_K_D: Tensor, values_S_K_D: Tensor) -> Tensor:
+    def attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
         if self.places is not None:
             spread = queries_B_K_R_D.new_zeros(len(self.mask), *queries_B_K_R_D.shape[1:])
             queries_B_K_R_D = spread.index_copy_(0, self.places, queries_B_K_R_D)
         out = F.scaled_dot_product_attention(
-            queries_B_K_R_D, self._rows(keys_S_K_D), self._rows(values_S_K_D), attn_mask=self.mask
+            queries_B_K_R_D, self._rows(keys_K_S_D), self._rows(values_K_S_D), attn_mask=self.mask
         )
         return out if self.places is None else out[self.places]
 
-    def _rows(self, tensor_S_K_D: Tensor) -> Tensor:
-        rows = tensor_S_K_D[self.begin : self.end].unflatten(0, (-1, self.capacity))
-        return rows[:, : self.longest].transpose(1, 2)
+    def _rows(self, tensor_K_S_D: Tensor) -> Tensor:
+        rows = tensor_K_S_D[:, self.begin : self.end].unflatten(1, (-1, self.capacity))
+        return rows[:, :, : self.longest].transpose(0, 1)
 
 
 def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:

@@ -1,7 +1,7 @@
 """Keys and values of past tokens: a row for each session, prefixes copied from other rows instead of computed again.
 
-A layer's keys are one block of memory, cut into rows whose capacities are halves of halves of the longest context, so
-that short histories take little and rows of one capacity lie side by side: attention reads neighbors in place.
+A layer's keys are one block of memory a head, cut into rows whose capacities are halves of halves of the longest context,
+so that short histories take little and rows of one capacity lie side by side: attention reads neighbors in place.
 
 Shapes: S tokens that the cache holds, K key/value heads, D head dimension.
 """
@@ -55,9 +55,9 @@ class KVCache:
     ) -> None:
         """`keeps_rows` False frees a row with its turn."""
         self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
-        size = (self._space.num_tokens, shape.num_kv_heads, shape.head_dim)
-        self.keys_S_K_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
-        self.values_S_K_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        size = (shape.num_kv_heads, self._space.num_tokens, shape.head_dim)
+        self.keys_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        self.values_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
         self.row_tokens = min(max_row_tokens, num_tokens)
         """The longest history that a row can hold."""
         self._keeps_rows = keeps_rows
@@ -119,10 +119,10 @@ class KVCache:
             self._free(row)
 
     def write(self, layer: int, places_N: Tensor, keys_N_K_D: Tensor, values_N_K_D: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values of new tokens; all of the layer's keys and values."""
-        keys, values = self.keys_S_K_D[layer], self.values_S_K_D[layer]
-        keys.index_copy_(0, places_N, keys_N_K_D)
-        values.index_copy_(0, places_N, values_N_K_D)
+        """Store keys and values of new tokens; all of the layer's keys and values, [K, S, D]."""
+        keys, values = self.keys_K_S_D[layer], self.values_K_S_D[layer]
+        keys.index_copy_(1, places_N, keys_N_K_D.transpose(0, 1))
+        values.index_copy_(1, places_N, values_N_K_D.transpose(0, 1))
         return keys, values
 
     def close_session(self, session_id: str) -> None:
@@ -170,9 +170,9 @@ class KVCache:
     def _copy(self, source: int, target: int, num_tokens: int) -> None:
         if source == target:
             return
-        for tensors in (self.keys_S_K_D, self.values_S_K_D):
+        for tensors in (self.keys_K_S_D, self.values_K_S_D):
             for tensor in tensors:
-                tensor[target : target + num_tokens] = tensor[source : source + num_tokens]
+                tensor[:, target : target + num_tokens] = tensor[:, source : source + num_tokens]
 
     def _touch(self, row: Row) -> None:
         self._clock += 1

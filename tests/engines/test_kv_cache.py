@@ -28,12 +28,12 @@ def make(num_tokens: int = 512, max_row_tokens: int = 256) -> KVCache:
 def feed(cache: KVCache, row: Row, token_ids: list[int]) -> None:
     """What a forward would do: the key of a token is its id."""
     begin = row.offset + len(row.token_ids)
-    cache.keys_S_K_D[0][begin : begin + len(token_ids)] = torch.tensor(token_ids).float()[:, None, None]
+    cache.keys_K_S_D[0][:, begin : begin + len(token_ids)] = torch.tensor(token_ids).float()[None, :, None]
     row.token_ids += token_ids
 
 
 def keys(cache: KVCache, row: Row) -> list[int]:
-    return cache.keys_S_K_D[0][row.offset : row.offset + len(row.token_ids), 0, 0].int().tolist()
+    return cache.keys_K_S_D[0][0, row.offset : row.offset + len(row.token_ids), 0].int().tolist()
 
 
 def claim(cache: KVCache, session_id: str, token_ids: list[int], *, weights: str = "w", room: int = 0) -> Row | None:
