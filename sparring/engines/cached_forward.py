@@ -1,7 +1,7 @@
 """What an engine computes: it feeds prompts into the cache, decodes a token of each turn, and scores whole sequences.
 
-Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one, L tokens a row, D head
-dimension, H hidden, V vocabulary.
+Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one,
+L tokens a row, D head dimension, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
