@@ -132,14 +132,18 @@ class FrozenHeadLogprobs(torch.autograd.Function):
         step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))
         for start in range(0, len(targets_M), step):
             part = slice(start, start + step)
-            logits = (hidden_M_H[part] @ head_V_H.T).float() / temperatures_M[part, None]
-            all_logprobs = logits.log_softmax(dim=-1)
-            logprobs_M[part] = all_logprobs.gather(1, targets_M[part, None])[:, 0]
-            probabilities = all_logprobs.exp()
-            entropies_M[part] = -(probabilities * all_logprobs).sum(dim=-1)
+            scores = (hidden_M_H[part] @ head_V_H.T).float()
+            scores /= temperatures_M[part, None]
+            scores -= scores.amax(dim=-1, keepdim=True)
+            chosen = scores.gather(1, targets_M[part, None])[:, 0]
+            odds = scores.exp()
+            total = odds.sum(dim=-1)
+            logprobs_M[part] = chosen - total.log()
+            # H = log(sum e^s) - sum p s
+            entropies_M[part] = total.log() - torch.linalg.vecdot(odds, scores) / total
             if derivative_M_H is not None:
-                expected = probabilities.to(head_V_H.dtype) @ head_V_H
-                derivative = (head_V_H[targets_M[part]] - expected).float() / temperatures_M[part, None]
+                expected = (odds.to(head_V_H.dtype) @ head_V_H).float() / total[:, None]
+                derivative = (head_V_H[targets_M[part]].float() - expected) / temperatures_M[part, None]
                 derivative_M_H[part] = derivative.to(hidden_M_H.dtype)
         if derivative_M_H is not None:
             ctx.save_for_backward(derivative_M_H)
