@@ -15,13 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparring.engines.kv_cache import KVCache, Row
+from sparring.engines.kv_cache import KVCache, Row, common_prefix
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
 from sparring.models.llama import LlamaShape, LlamaWeights, attend_causally, forward
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
 from sparring.types import TokenSegment, Weights
+
+MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
+"""Rows, and tokens that all of them begin with, from which attention over them is computed together."""
 
 
 class Forward(Protocol):
@@ -180,20 +183,45 @@ class _Run:
     places: Tensor | None
     """Which of the capacities between begin and end are the members'; None when all are."""
     mask: Tensor
-    """[capacities, 1, 1, longest], added to the scores."""
+    """[capacities, 1, longest - shared], added to the scores."""
+    prompt: slice
+    """Of the cache, in tokens: what all members begin with, read from the first of them. Empty where it is short."""
 
     def attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
         if self.places is not None:
             spread = queries_B_K_R_D.new_zeros(len(self.mask), *queries_B_K_R_D.shape[1:])
             queries_B_K_R_D = spread.index_copy_(0, self.places, queries_B_K_R_D)
-        out = F.scaled_dot_product_attention(
-            queries_B_K_R_D, self._rows(keys_K_S_D), self._rows(values_K_S_D), attn_mask=self.mask
-        )
+        if self.prompt.stop > self.prompt.start:
+            out = self._attend_shared(queries_B_K_R_D, keys_K_S_D, values_K_S_D)
+        else:
+            keys, values = self._rows(keys_K_S_D).transpose(0, 1), self._rows(values_K_S_D).transpose(0, 1)
+            out = F.scaled_dot_product_attention(queries_B_K_R_D, keys, values, attn_mask=self.mask[:, None])
         return out if self.places is None else out[self.places]
 
+    def _attend_shared(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
+        """One product of all queries with the shared prompt, one of each row with the rest of its own, one softmax over
+        both: the prompt's keys and values are read once instead of once a row (as in arXiv:2402.05099)."""
+        num_rows, num_heads, repeat, head_dim = queries_B_K_R_D.shape
+        scaled = queries_B_K_R_D * head_dim**-0.5
+        flat_K_BR_D = scaled.transpose(0, 1).reshape(num_heads, num_rows * repeat, head_dim)
+        own_keys, own_values = self._rows(keys_K_S_D), self._rows(values_K_S_D)
+        shared_scores = torch.bmm(flat_K_BR_D, keys_K_S_D[:, self.prompt].transpose(1, 2))
+        own_scores = [
+            torch.baddbmm(self.mask, scaled[:, head], own_keys[head].transpose(1, 2)) for head in range(num_heads)
+        ]
+        num_shared = self.prompt.stop - self.prompt.start
+        weights = torch.cat(
+            (shared_scores.view(num_heads, num_rows, repeat, num_shared), torch.stack(own_scores)), dim=-1
+        ).softmax(dim=-1)
+        shared_weights = weights[..., :num_shared].reshape(num_heads, num_rows * repeat, num_shared)
+        shared_K_B_R_D = torch.bmm(shared_weights, values_K_S_D[:, self.prompt]).view(num_heads, num_rows, repeat, -1)
+        own = [torch.bmm(weights[head, ..., num_shared:], own_values[head]) for head in range(num_heads)]
+        return (shared_K_B_R_D + torch.stack(own)).transpose(0, 1)
+
     def _rows(self, tensor_K_S_D: Tensor) -> Tensor:
+        """What each row holds beyond the shared prompt: [K, capacities, longest - shared, D]."""
         rows = tensor_K_S_D[:, self.begin : self.end].unflatten(1, (-1, self.capacity))
-        return rows[:, :, : self.longest].transpose(0, 1)
+        return rows[:, :, self.prompt.stop - self.prompt.start : self.longest]
 
 
 def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:
@@ -209,18 +237,29 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         members = rows[start:stop]
         begin, end, capacity = members[0].offset, members[-1].offset + members[0].capacity, members[0].capacity
         num_slots = (end - begin) // capacity
-        lengths = [0] * num_slots  # a skipped row attends to its first token, whatever that is: nobody reads the result
+        # On a GPU one fused attention takes less time to launch than the products that it would be split into.
+        num_shared = _num_shared(members) if device.type == "cpu" else 0
+        lengths = [num_shared] * num_slots  # a skipped row attends to a token of some row: nobody reads the result
         slots = [(row.offset - begin) // capacity for row in members]
         for slot, row in zip(slots, members, strict=True):
             lengths[slot] = len(row.token_ids)
         longest = max(lengths) + 1
-        is_hidden = torch.arange(longest, device=device) > torch.tensor(lengths, device=device)[:, None]
-        mask = torch.zeros(num_slots, longest, dtype=dtype, device=device).masked_fill_(is_hidden, float("-inf"))
+        positions = torch.arange(num_shared, longest, device=device)
+        is_hidden = positions > torch.tensor(lengths, device=device)[:, None]
+        mask = torch.zeros(is_hidden.shape, dtype=dtype, device=device).masked_fill_(is_hidden, float("-inf"))
         runs.append(
             _Run(
                 members=slice(start, stop), begin=begin, end=end, capacity=capacity, longest=longest,
                 places=None if num_slots == len(members) else torch.tensor(slots, device=device),
-                mask=mask[:, None, None],
+                mask=mask[:, None], prompt=slice(begin, begin + num_shared),
             )
         )  # fmt: skip
     return runs
+
+
+def _num_shared(rows: Sequence[Row]) -> int:
+    """How many tokens all rows begin with; 0 where reading them once would not make up for the products it takes."""
+    if len(rows) < MIN_SHARING_ROWS:
+        return 0
+    shared = min(common_prefix(rows[0].token_ids, row.token_ids) for row in rows[1:])
+    return shared if shared >= MIN_SHARED_PROMPT else 0

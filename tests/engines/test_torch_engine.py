@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from sparring.engines import cached_forward
 from sparring.engines.cached_forward import LeanForward
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
@@ -261,6 +262,32 @@ def test_tasks_share_what_their_prompts_have_in_common() -> None:
     completions = play(scenario)
     # The system prompt once, three questions of 11 without their last token, and that last token of each of the 6.
     assert sum(completion.num_computed_tokens for completion in completions) == 40 + 3 * 10 + 6
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert_parity(prompt, completion)
+
+
+def test_many_rows_read_a_long_common_prompt_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    original = cached_forward._Run._attend_shared
+
+    def attend(run: Any, queries: torch.Tensor, *cache: torch.Tensor) -> torch.Tensor:
+        together.append(len(queries))
+        return original(run, queries, *cache)
+
+    monkeypatch.setattr(cached_forward._Run, "_attend_shared", attend)
+    common = some_ids(13, 70)
+    prompts = [[*common, *some_ids(50 + i, 1 + i % 7)] for i in range(24)]
+
+    async def scenario(engine: TorchEngine) -> list[Completion]:
+        # Every third leaves early, so that the others have gaps between them.
+        lengths = [3 if i % 3 == 0 else 12 for i in range(24)]
+        return await asyncio.gather(
+            *[engine.sample(request(f"s{i}", prompts[i], seed=i, max_tokens=lengths[i])) for i in range(24)]
+        )
+
+    completions = play(scenario)
+    assert together
+    assert max(together) >= 24
     for prompt, completion in zip(prompts, completions, strict=True):
         assert_parity(prompt, completion)
 
@@ -618,4 +645,7 @@ def test_every_sampled_token_has_the_log_probability_that_training_recomputes(se
     async def scenario(engine: TorchEngine) -> None:
         await asyncio.gather(learner(engine), nuisance(engine), *[episode(engine, i) for i in range(9)])
 
-    play(scenario, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached_forward, "MIN_SHARING_ROWS", rng.choice([2, 16]))
+        patch.setattr(cached_forward, "MIN_SHARED_PROMPT", rng.choice([1, 20]))
+        play(scenario, **options)
