@@ -27,6 +27,7 @@ from sparring.ledger import Ledger
 from sparring.models.memory import keep_freed_memory
 from sparring.models.policy import Policy, load_pretrained
 from sparring.models.precision import resolve_device, resolve_precision
+from sparring.models.threads import releases_threads
 from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rollouts import Collector, GroupPlan, Scheduler
@@ -64,6 +65,7 @@ class Parts:
     has_scorer: bool
 
 
+@releases_threads
 def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     """Load, check and wire everything a run needs. Raises what the parts raise: ConfigError, DataError, ServiceError."""
     make_environment, environment_class = environment_of(config, recipe_dir)

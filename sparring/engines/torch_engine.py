@@ -21,6 +21,7 @@ from sparring.engines.sampling import draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
 from sparring.models.policy import Policy
+from sparring.models.threads import release_threads, releases_threads
 from sparring.protocols import TokenCallback
 from sparring.types import Completion, SampleRequest, Weights
 
@@ -125,7 +126,7 @@ class TorchEngine:
         if len(token_ids) < 2:
             return []
         arguments = (self._current.weights, tuple(token_ids), temperature or 1.0)
-        return (await asyncio.to_thread(self._forward.logprobs, *arguments)).tolist()
+        return (await asyncio.to_thread(releases_threads(self._forward.logprobs), *arguments)).tolist()
 
     def open_session(self, session_id: str) -> None:
         """A deterministic engine plays no round without this session from now on."""
@@ -175,6 +176,7 @@ class TorchEngine:
             f"{where}. Raise rollout.rollout_timeout, or lower rollout.rollout_max_concurrency."
         )
 
+    @releases_threads
     def _version(self, weights: Weights, number: int) -> Version:
         return Version(number=number, fingerprint=weights.fingerprint, weights=self._forward.materialize(weights))
 
@@ -210,6 +212,7 @@ class TorchEngine:
                     self._queue += taken
                 if self._running or self._queue:
                     return True
+                release_threads()
                 self._wake.wait()
         return False
 

@@ -18,6 +18,7 @@ from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic_training import sequence_logprobs
 from sparring.models.llama import LlamaWeights
 from sparring.models.policy import Policy
+from sparring.models.threads import releases_threads
 from sparring.training.checkpoints import read_tensors
 from sparring.training.packing import pack
 from sparring.training.sequences import expanded
@@ -55,6 +56,7 @@ class TorchLearner:
         self._optimizer.zero_grad()
         self._forget_weights()
 
+    @releases_threads
     def forward_backward(
         self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, float]
     ) -> dict[str, float]:
@@ -97,6 +99,7 @@ class TorchLearner:
                 metrics |= {name: value.item() for name, value in loss_metrics(logprobs_M, sampled_M).items()}
         return {f"training/{name}": value for name, value in metrics.items()}
 
+    @releases_threads
     def optim_step(self, learning_rate: float) -> dict[str, float]:
         """Raises DataError on a non-finite gradient; weights stay as they were and gradients are cleared."""
         parameters = list(self._policy.trained.values())
@@ -114,12 +117,14 @@ class TorchLearner:
         self._forget_weights()
         return {"training/grad_norm": norm, "training/learning_rate": learning_rate}
 
+    @releases_threads
     def export_weights(self) -> Weights:
         """The current weights; the same object until the next optimizer step."""
         if self._snapshot is None:
             self._snapshot = self._policy.snapshot()
         return self._snapshot
 
+    @releases_threads
     @torch.no_grad()
     def logprobs(self, batch: TrainingBatch) -> Tensor:
         """Log-probabilities [M] of the masked tokens under the current weights.
@@ -128,6 +133,7 @@ class TorchLearner:
         """
         return self._forward(batch if self._policy.is_lean else expanded(batch))[0]
 
+    @releases_threads
     def load_weights(self, weights: Weights) -> None:
         """Continue from other weights with a fresh optimizer. Raises DataError naming tensors that do not fit."""
         try:
@@ -138,6 +144,7 @@ class TorchLearner:
             ) from error
         self.reset_optimizer()
 
+    @releases_threads
     def save_state(self, directory: Path) -> None:
         """weights.safetensors, optimizer.safetensors and optimizer.json, into an existing directory."""
         tensors = {name: parameter.detach().contiguous().cpu() for name, parameter in self._policy.trained.items()}
@@ -149,6 +156,7 @@ class TorchLearner:
         save_file(moments, directory / "optimizer.safetensors")
         (directory / "optimizer.json").write_text(json.dumps({"optimizer": "AdamW"}), "utf-8")
 
+    @releases_threads
     def load_state(self, directory: Path) -> None:
         """Restore what save_state wrote. Raises DataError naming tensors that do not fit; then nothing is changed."""
         tensors = read_tensors(directory / "weights.safetensors")
