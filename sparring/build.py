@@ -7,15 +7,19 @@ import inspect
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sparring.agents import EnvironmentAgent
-from sparring.algorithms.advantages import ADVANTAGES
+from sparring.algorithms import choice
+from sparring.algorithms.credit import TurnAdvantages, credit
+from sparring.algorithms.losses import LOSSES
+from sparring.algorithms.reductions import Counts
 from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.config import Config
@@ -45,6 +49,15 @@ class Tasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """The functions of `[algorithm]`, built in or the user's own, their knobs bound; the learner binds the loss's."""
+
+    advantages: Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
+    loss: Callable[..., Any]
+    reduction: Callable[[Counts], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Everything a run plays and learns with."""
 
@@ -57,6 +70,7 @@ class Parts:
     learner: TorchLearner
     collector: Collector
     ledger: Ledger
+    algorithm: Algorithm
     tasks: Tasks
     make_environment: Callable[[], Environment]
     tools: tuple[ToolSchema, ...]
@@ -73,6 +87,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     scorer: Scorer | None = (
         None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
     )
+    algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, recipe_dir)
@@ -98,7 +113,9 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         eps=optimizer.adam_eps,
         weight_decay=optimizer.adam_weight_decay,
         grad_clip_norm=optimizer.adam_grad_clip_norm,
+        lora_plus_lr_ratio=optimizer.lora_plus_lr_ratio,
         max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
+        losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
     )
     collector = Collector(
         engine=engine,
@@ -122,6 +139,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         learner=learner,
         collector=collector,
         ledger=ledger,
+        algorithm=algorithm,
         tasks=tasks,
         make_environment=make_environment,
         tools=environment_class.offered_tools(),
@@ -310,25 +328,43 @@ def build_scheduler(
         window=config.rollout.staleness_window,
         wave_size=config.rollout.rollout_max_concurrency if parts.is_deterministic else None,
         version=version,
+        refill_groups=config.batch.refill_groups,
         on_group=on_group,
     )
 
 
-def advantages_of(config: Config) -> Callable[[Sequence[TrajectoryGroup]], Mapping[str, float]]:
-    """The recipe's advantage method as a function of groups: one number a trajectory, by trajectory id."""
-    method = ADVANTAGES[config.algorithm.advantage_method]
-    options: dict[str, Any] = {}
-    if config.algorithm.advantage_method == "group_based":
-        options["normalize"] = config.algorithm.advantage_normalization
+def load_algorithm(config: Config, recipe_dir: Path) -> Algorithm:
+    """The functions that `[algorithm]` names, with their knobs bound.
 
-    def advantages(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        return {
-            trajectory.id: advantage
-            for group in groups
-            for trajectory, advantage in zip(group.trajectories, method(group.rewards, **options), strict=True)
-        }
-
-    return advantages
+    Raises UsageError for a function of the user's own that cannot be called as needed, or does not read an option.
+    """
+    section = config.algorithm
+    chosen: dict[str, Callable[..., Any]] = {}
+    for key in ("advantage_method", "loss_fn", "loss_reduction"):
+        name = getattr(section, key)
+        chosen[key] = load_object(name, beside=recipe_dir) if ":" in name else choice.ROOMS[key][name]
+        problem = choice.misfit(chosen[key])
+        if problem is not None:
+            raise UsageError(f"algorithm.{key} = {name!r} {problem}; write {choice.PLUG_INS[key]}.")
+    correction = choice.ROOMS["off_policy_correction"][config.off_policy_correction]
+    read = {name for function in (*chosen.values(), correction) for name in choice.knobs_of(function)}
+    for name in section.knobs():
+        if name not in read:
+            key = f"options.{name}" if name in section.options else name
+            raise UsageError(
+                f"algorithm.{key} is given, but none of the chosen functions takes a keyword argument {name!r}; leave it "
+                "out, or give your function that argument."
+            )
+    bound = {key: choice.bind(function, section.knobs()) for key, function in chosen.items()}
+    if section.advantage_method in choice.PER_TURN or ":" in section.advantage_method:
+        sums_turn_rewards = None
+    else:
+        sums_turn_rewards = section.turn_rewards == "sum"
+    return Algorithm(
+        advantages=partial(credit, estimator=bound["advantage_method"], sums_turn_rewards=sums_turn_rewards),
+        loss=chosen["loss_fn"],
+        reduction=bound["loss_reduction"],
+    )
 
 
 async def close(parts: Parts) -> None:

@@ -311,6 +311,7 @@ def _report_training(result: Any, as_json: bool) -> None:
 
 def _show_settings(path: Path, changes: Sequence[str], as_json: bool) -> None:
     config = load_config(path, changes)
+    Console(quiet=as_json).warned(config.warnings())
     rows = resolved_view(read_recipe(path), changes, config)
     if as_json:
         _print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])

@@ -16,10 +16,8 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from sparring.algorithms import choice
 from sparring.errors import ConfigError, ConfigProblem, UsageError
-
-CLIP_BOUNDS: dict[str, tuple[float, float]] = {"ppo": (0.8, 1.2), "cispo": (0.0, 5.0)}
-"""Default (low, high) of the losses that clip, as absolute probability ratios."""
 
 
 class Section(BaseModel):
@@ -90,21 +88,81 @@ class RewardSection(Section):
 class BatchSection(Section):
     global_batch_size: int = Field(default=128, ge=1, description="Tasks a step.")
     group_size: int = Field(default=8, ge=1, description="Episodes a task.")
+    refill_groups: int = Field(
+        default=0, ge=0, description="Groups a step may play in place of such whose members all earned the same."
+    )
 
 
 class AlgorithmSection(Section):
-    advantage_method: Literal["group_based", "rloo"] = Field(default="group_based")
-    advantage_normalization: bool = Field(
-        default=True, description="Divide by the group's standard deviation (`group_based`)."
+    """The keys without a default here are knobs of the chosen functions, whose signatures hold their defaults."""
+
+    advantage_method: str = Field(default="group_based", description="docs/algorithms.md, or `module:function`.")
+    loss_fn: str = Field(default="ppo", description="docs/algorithms.md, or `module:function`.")
+    off_policy_correction: str | None = Field(
+        default=None, description="None: `token_tis` when max_steps_off_policy > 0, else `none`."
     )
-    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = Field(default="ppo")
+    loss_reduction: str = Field(default="trajectory_mean")
+    policy_ratio: Literal["two_policy", "three_policy"] = Field(
+        default="two_policy",
+        description="What the loss's ratio is taken against: the policy that sampled, or the one before the step.",
+    )
+    num_passes: int = Field(default=1, ge=1, description="Optimizer steps on one batch.")
+    turn_rewards: Literal["refuse", "sum"] = Field(
+        default="refuse", description="What a method that gives a trajectory one advantage makes of rewards per turn."
+    )
+    entropy_coef: FiniteFloat = Field(default=0.0, ge=0, description="Bonus for the entropy of sampled tokens.")
+    kl_coef: FiniteFloat = Field(default=0.0, ge=0, description="Weight of the divergence from the base model.")
+    kl_form: Literal["loss_k2", "loss_k3", "reward_k1"] = Field(
+        default="loss_k2", description="As a loss (k2, or k3 with the gradient of k2), or taken off the reward (k1)."
+    )
+    options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of your own functions.")
+
+    advantage_normalization: bool | None = None
+    advantage_std: Literal["unbiased", "population"] | None = None
+    gamma: FiniteFloat | None = Field(default=None, ge=0, le=1, description="Discount a turn.")
+    pass_k: int | None = Field(default=None, ge=1)
     clip_low_threshold: FiniteFloat | None = Field(
         default=None, ge=0, le=1, description="Absolute lower bound of the probability ratio."
     )
     clip_high_threshold: FiniteFloat | None = Field(
         default=None, ge=1, description="Absolute upper bound of the probability ratio."
     )
-    loss_reduction: Literal["token_mean", "trajectory_mean", "sum"] = Field(default="trajectory_mean")
+    clip_low_epsilon: FiniteFloat | None = Field(
+        default=None, ge=0, le=1, description="Other spelling of clip_low_threshold: its distance below 1."
+    )
+    clip_high_epsilon: FiniteFloat | None = Field(
+        default=None, ge=0, description="Other spelling of clip_high_threshold: its distance above 1."
+    )
+    dual_clip: FiniteFloat | None = Field(default=None, gt=1)
+    tv_low_threshold: FiniteFloat | None = Field(default=None, gt=0, le=1)
+    tv_high_threshold: FiniteFloat | None = Field(default=None, gt=0, le=1)
+    ratio_cap: FiniteFloat | None = Field(default=None, ge=1)
+    correction_low: FiniteFloat | None = Field(default=None, ge=0, le=1)
+    correction_high: FiniteFloat | None = Field(default=None, ge=1)
+    loss_norm: FiniteFloat | None = Field(default=None, gt=0)
+
+    @property
+    def takes_reward_off(self) -> bool:
+        """Whether the divergence from the base model is a part of the reward."""
+        return self.kl_coef > 0 and self.kl_form == "reward_k1"
+
+    @property
+    def needs_every_token(self) -> bool:
+        """Whether tokens without advantage have a gradient too."""
+        return self.entropy_coef > 0 or (self.kl_coef > 0 and not self.takes_reward_off)
+
+    def knobs(self) -> dict[str, Any]:
+        """What the recipe sets of them, epsilons as the thresholds that they mean, and the options."""
+        values = {name: getattr(self, name) for name in ALGORITHM_KNOBS if getattr(self, name) is not None}
+        for side, sign in (("low", -1), ("high", 1)):
+            epsilon = values.pop(f"clip_{side}_epsilon", None)
+            if epsilon is not None:
+                values[f"clip_{side}_threshold"] = 1 + sign * epsilon
+        return {**values, **self.options}
+
+
+ALGORITHM_KNOBS = tuple(name for name, field in AlgorithmSection.model_fields.items() if field.default is None)[1:]
+"""Keys of [algorithm] that the chosen functions read, or not."""
 
 
 class SamplingSection(Section):
@@ -120,6 +178,13 @@ class SamplingSection(Section):
 
 class OptimizerSection(Section):
     learning_rate: FiniteFloat = Field(default=4e-5, gt=0, le=1)
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="After the warm-up; the others fall to 0 at schedule.max_steps."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps over which the rate rises to learning_rate.")
+    lora_plus_lr_ratio: FiniteFloat = Field(
+        default=1.0, ge=1, description="How much faster the B matrices of an adapter learn than the A matrices (LoRA+)."
+    )
     adam_beta1: FiniteFloat = Field(default=0.9, ge=0, lt=1)
     adam_beta2: FiniteFloat = Field(default=0.95, ge=0, lt=1)
     adam_eps: FiniteFloat = Field(default=1e-8, gt=0)
@@ -209,16 +274,42 @@ class Config(Section):
     warm_start: WarmStartSection | None = None
     tracking: TrackingSection = TrackingSection()
 
-    def loss_config(self) -> dict[str, float]:
-        """What the chosen loss reads: its clip bounds, given or default."""
-        default = CLIP_BOUNDS.get(self.algorithm.loss_fn)
-        if default is None:
-            return {}
-        low, high = self.algorithm.clip_low_threshold, self.algorithm.clip_high_threshold
-        return {
-            "clip_low_threshold": default[0] if low is None else low,
-            "clip_high_threshold": default[1] if high is None else high,
+    @property
+    def off_policy_correction(self) -> str:
+        """Given, or by default: on whenever tokens may be older than the policy."""
+        if self.algorithm.off_policy_correction is not None:
+            return self.algorithm.off_policy_correction
+        return "token_tis" if self.rollout.max_steps_off_policy > 0 else "none"
+
+    def loss_config(self) -> dict[str, Any]:
+        """What a learner is told of the loss: its knobs and all that stands around it."""
+        section = self.algorithm
+        return section.knobs() | {
+            "off_policy_correction": self.off_policy_correction,
+            "policy_ratio": section.policy_ratio,
+            "entropy_coef": section.entropy_coef,
+            "kl_coef": section.kl_coef,
+            "kl_form": section.kl_form,
         }
+
+    def algorithm_in_effect(self) -> dict[str, Any]:
+        """The section with the correction that is chosen by default, and of the knobs those that anything reads."""
+        section = self.algorithm
+        values = section.model_dump(mode="json") | {"off_policy_correction": self.off_policy_correction}
+        read = choice.in_effect(section, correction=self.off_policy_correction)
+        return {
+            key: read.get(key, value)
+            for key, value in values.items()
+            if key in read or key not in ALGORITHM_KNOBS or value is not None
+        }
+
+    def warnings(self) -> list[ConfigProblem]:
+        """What works and is probably not meant."""
+        found = choice.warnings(
+            self.algorithm, correction=self.off_policy_correction, group_size=self.batch.group_size,
+            max_steps_off_policy=self.rollout.max_steps_off_policy,
+        )  # fmt: skip
+        return [ConfigProblem(f"algorithm.{key}", message) for key, message in found]
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -284,7 +375,10 @@ def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: C
         if section is None:
             continue
         given = recipe.get(section_name, {})
-        for key, value in section.model_dump(mode="json").items():
+        values = section.model_dump(mode="json")
+        if section_name == "algorithm":
+            values = config.algorithm_in_effect()
+        for key, value in values.items():
             path = f"{section_name}.{key}"
             origin = "override" if path in overridden else "recipe" if key in given else "default"
             rows.append((path, value, origin))
@@ -379,38 +473,20 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
     def given(section: str, *keys: str) -> list[str]:
         return [key for key in keys if key in getattr(config, section).model_fields_set]
 
-    algorithm, batch, rollout, model, data = config.algorithm, config.batch, config.rollout, config.model, config.data
-    if algorithm.loss_fn not in CLIP_BOUNDS:
-        for key in given("algorithm", "clip_low_threshold", "clip_high_threshold"):
-            refuse(
-                f"algorithm.{key}",
-                f"is given, but loss_fn = {algorithm.loss_fn!r} does not clip; leave it out.",
-                "algorithm.loss_fn",
-            )
-    if algorithm.advantage_method != "group_based" and given("algorithm", "advantage_normalization"):
+    batch, rollout, model, data = config.batch, config.rollout, config.model, config.data
+    chosen = choice.refusals(
+        config.algorithm, correction=config.off_policy_correction, group_size=batch.group_size,
+        max_steps_off_policy=rollout.max_steps_off_policy, trained_weights=model.trained_weights,
+    )  # fmt: skip
+    for key, message, reads in chosen:
+        first, *others = (path if "." in path else f"algorithm.{path}" for path in (key, *reads))
+        refuse(first, message, *others)
+    if batch.refill_groups and config.algorithm.advantage_method in choice.UNGROUPED:
         refuse(
-            "algorithm.advantage_normalization",
-            f"is given, but advantage_method = {algorithm.advantage_method!r} does not normalize; leave it out.",
+            "batch.refill_groups",
+            f"is {batch.refill_groups}, but {config.algorithm.advantage_method!r} does not compare within groups, so equal "
+            "rewards have a signal too; leave it out.",
             "algorithm.advantage_method",
-        )
-    if batch.group_size < 2:
-        refuse(
-            "batch.group_size",
-            f"is {batch.group_size}, but {algorithm.advantage_method!r} compares the episodes of a group; use at least 2.",
-            "algorithm.advantage_method",
-        )
-    if algorithm.loss_fn == "cispo" and (algorithm.clip_low_threshold or 0) > 0:
-        refuse(
-            "algorithm.clip_low_threshold",
-            f"is {algorithm.clip_low_threshold} with loss_fn = 'cispo', which keeps full weight on tokens that the policy "
-            "already left; use 0, or loss_fn = 'ppo'.",
-            "algorithm.loss_fn",
-        )
-    if algorithm.clip_low_threshold == algorithm.clip_high_threshold == 1:
-        refuse(
-            "algorithm.clip_high_threshold",
-            "is 1, as clip_low_threshold is, which leaves no room for the probability ratio; use, for example, 0.8 and 1.2.",
-            "algorithm.clip_low_threshold",
         )
     if config.sampling.sampling_top_p < 1:
         refuse(
@@ -419,9 +495,18 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
             "truncated distribution would be biased; use 1.0 and lower the temperature instead.",
         )
     if model.trained_weights == "full":
+        message = "is given, but trained_weights = 'full' trains no adapter; leave it out."
         for key in given("model", "lora_rank", "lora_alpha", "lora_layers", "lora_targets"):
-            message = "is given, but trained_weights = 'full' trains no adapter; leave it out."
             refuse(f"model.{key}", message, "model.trained_weights")
+        if given("optimizer", "lora_plus_lr_ratio"):
+            refuse("optimizer.lora_plus_lr_ratio", message, "model.trained_weights")
+    if config.optimizer.warmup_steps > config.schedule.max_steps > 0:
+        refuse(
+            "optimizer.warmup_steps",
+            f"is {config.optimizer.warmup_steps}, but the run ends at schedule.max_steps = {config.schedule.max_steps}, so "
+            "the rate would never reach learning_rate; make it smaller.",
+            "schedule.max_steps",
+        )
     waits = math.ceil((rollout.staleness_window - 1) / batch.global_batch_size)
     if waits > rollout.max_steps_off_policy:
         refuse(

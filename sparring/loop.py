@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sparring.algorithms.credit import TurnAdvantages
+from sparring.algorithms.reductions import Counts
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Scheduler
 from sparring.rollouts.metrics import batch_metrics, rollout_metrics
@@ -30,12 +32,18 @@ class Run:
     learner: Learner
     scheduler: Scheduler
     tracker: Tracker
-    advantages: Callable[[Sequence[TrajectoryGroup]], Mapping[str, float]]
-    """One advantage for each trajectory, by its id; statistics see each trajectory once."""
+    advantages: Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
+    """One advantage for each turn, by trajectory id; statistics see each trajectory once."""
     loss_fn: str
     loss_config: LossConfig
-    loss_reduction: str
-    learning_rate: float
+    loss_reduction: Callable[[Counts], float]
+    needs_every_token: bool
+    """Whether tokens without advantage have a gradient too, from an entropy bonus or a divergence."""
+    num_passes: int
+    success_threshold: float
+    """The reward from which an episode counts as right, where groups of equals are told apart."""
+    learning_rate: Callable[[int], float]
+    """Of an optimizer step, counted from 1."""
     start_step: int
     max_steps: int
     max_seconds: float | None
@@ -69,10 +77,13 @@ async def train(run: Run) -> int:
 
             # Learn: rewards -> advantages -> forest of token segments -> one optimizer step.
             step += 1
-            advantages = run.advantages(groups)
-            batch = build_batch(groups, advantages, reduction=run.loss_reduction)
+            with _timed(times, "timing_s/advantages"):
+                advantages = await asyncio.to_thread(run.advantages, groups)
+            batch = build_batch(
+                groups, advantages, reduction=run.loss_reduction, drop_zero_advantage=not run.needs_every_token
+            )
             with _timed(times, "timing_s/training"):
-                learned = await asyncio.to_thread(learn, run, batch)
+                learned = await asyncio.to_thread(learn, run, batch, step)
 
             # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
             with _timed(times, "timing_s/policy_update"):
@@ -80,7 +91,13 @@ async def train(run: Run) -> int:
             scheduler.release(step)
 
             times["timing_s/step"] = sum(times.values())
-            play = rollout_metrics(groups, advantages, version=step - 1)
+            play = rollout_metrics(
+                groups,
+                advantages,
+                version=step - 1,
+                replaced=scheduler.replaced,
+                success_threshold=run.success_threshold,
+            )
             run.tracker.log_metrics(
                 step, play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | learned | times
             )
@@ -90,12 +107,27 @@ async def train(run: Run) -> int:
     return step
 
 
-def learn(run: Run, batch: TrainingBatch) -> dict[str, float]:
-    """One optimizer step. A batch in which no trajectory has an advantage leaves the weights as they are."""
+def learn(run: Run, batch: TrainingBatch, step: int) -> dict[str, float]:
+    """The optimizer steps on one batch. A batch in which no turn has an advantage leaves the weights as they are.
+
+    Metrics are those of the first pass, when the policy is still the one that every token was meant for; what later
+    passes add is under `training/last_pass/`.
+    """
     if batch.num_trained_tokens == 0:
         return {"training/steps_without_signal": 1.0}
-    metrics = run.learner.forward_backward(batch, run.loss_fn, run.loss_config)
-    return metrics | run.learner.optim_step(run.learning_rate) | {"training/steps_without_signal": 0.0}
+    is_compared = run.num_passes > 1 and run.loss_config.get("policy_ratio") == "three_policy"
+    old_M = run.learner.logprobs(batch) if is_compared else None
+    metrics: dict[str, float] = {"training/steps_without_signal": 0.0}
+    for number in range(run.num_passes):
+        learned = run.learner.forward_backward(batch, run.loss_fn, run.loss_config, old_M)
+        learned |= run.learner.optim_step(run.learning_rate(step))
+        if number == 0:
+            metrics |= learned
+        elif number == run.num_passes - 1:
+            metrics |= {
+                f"training/last_pass/{name.removeprefix('training/')}": value for name, value in learned.items()
+            }
+    return metrics
 
 
 def _is_late(run: Run, began: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from sparring.types import (
     Completion,
@@ -64,9 +64,16 @@ class Learner(Protocol):
     """Who learns, in Tinker's verbs."""
 
     def forward_backward(
-        self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, float]
+        self, batch: TrainingBatch, loss_fn: str, loss_config: LossConfig, old_M: Any = None
     ) -> dict[str, float]:
-        """Add the gradient of the batch's loss; return metrics of the loss. Raises DataError on a non-finite loss."""
+        """Add the gradient of the batch's loss; return metrics of the loss. Raises DataError on a non-finite loss.
+
+        `old_M`: what `logprobs` said before the first of several passes over the batch.
+        """
+        ...
+
+    def logprobs(self, batch: TrainingBatch) -> Any:
+        """Log-probabilities of the trained tokens under the current weights, for `forward_backward`."""
         ...
 
     def optim_step(self, learning_rate: float) -> dict[str, float]:
@@ -151,7 +158,7 @@ class Environment(Protocol):
 RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float, Mapping[str, float]]
 RewardFunction: TypeAlias = Callable[[Trajectory], RewardValue | Awaitable[RewardValue]]
 Scorer: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
-LossConfig: TypeAlias = Mapping[str, float]
+LossConfig: TypeAlias = Mapping[str, Any]
 
 
 class Tracker(Protocol):

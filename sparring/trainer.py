@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self, final
 
 from sparring import background, loop
-from sparring.build import Parts, advantages_of, build, build_scheduler, demonstrations
+from sparring.algorithms.credit import TurnAdvantages
+from sparring.build import Parts, build, build_scheduler, demonstrations
 from sparring.config import Config, load_config
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
@@ -24,6 +26,8 @@ from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import Tracker
 from sparring.tracking import Console, RunFolder, open_trackers
 from sparring.training import checkpoints
+from sparring.training.divergence import penalized
+from sparring.training.schedule import learning_rate
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 from sparring.warm_start import warm_start
 
@@ -195,6 +199,7 @@ class MultiTurnRLTrainer:
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
 
         validations: dict[int, Evaluation] = {}
+        self._console.warned(config.warnings())
         tracker = open_trackers(config, folder, self._console)
         began = time.monotonic()
         position_now = position
@@ -229,11 +234,17 @@ class MultiTurnRLTrainer:
                 on_group=self._console.group_played,
             ),
             tracker=tracker,
-            advantages=advantages_of(config),
+            advantages=_with_divergence(parts) if config.algorithm.takes_reward_off else parts.algorithm.advantages,
             loss_fn=config.algorithm.loss_fn,
             loss_config=config.loss_config(),
-            loss_reduction=config.algorithm.loss_reduction,
-            learning_rate=config.optimizer.learning_rate,
+            loss_reduction=parts.algorithm.reduction,
+            needs_every_token=config.algorithm.needs_every_token,
+            num_passes=config.algorithm.num_passes,
+            success_threshold=config.evaluation.success_threshold,
+            learning_rate=partial(
+                learning_rate, peak=config.optimizer.learning_rate, schedule=config.optimizer.learning_rate_schedule,
+                warmup_steps=config.optimizer.warmup_steps, max_steps=config.schedule.max_steps,
+            ),
             start_step=step,
             max_steps=config.schedule.max_steps,
             max_seconds=config.schedule.max_seconds,
@@ -382,6 +393,12 @@ class MultiTurnRLTrainer:
                 )
         # The ledger only grows, also by rollouts that no checkpoint knows of: a run that was killed may be resumed again.
         return f"r{len(rollouts)}-"
+
+
+def _with_divergence(parts: Parts) -> Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]:
+    """Advantages of rewards less the divergence from the base model."""
+    coef = parts.config.algorithm.kl_coef
+    return lambda groups: parts.algorithm.advantages(penalized(groups, parts.learner, coef=coef))
 
 
 @contextmanager

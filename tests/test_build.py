@@ -3,9 +3,13 @@
 import asyncio
 from pathlib import Path
 
-from sparring.build import build, build_scheduler
-from sparring.config import load_config
+import pytest
+
+from sparring.build import build, build_scheduler, load_algorithm
+from sparring.config import Config, load_config
+from sparring.errors import UsageError
 from sparring.ledger import Ledger
+from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase" / "recipe.toml"
 
@@ -24,3 +28,67 @@ def test_the_bound_on_staleness_counts_from_the_step_that_a_run_is_resumed_at() 
             return len(batch), scheduler.num_stale
 
     assert asyncio.run(main()) == (0, 1)
+
+
+MINE = """
+def advantages(groups, *, gamma=1.0, alpha=1.0):
+    return [[[alpha * gamma * member.total] * len(member.turn_rewards) for member in group] for group in groups]
+
+def loss(tokens, *, alpha=1.0):
+    return -alpha * tokens.ratio_M * tokens.advantages_M, {}
+
+def two(groups, other):
+    return []
+"""
+
+
+def mine(folder: Path, *overrides: str) -> Config:
+    (folder / "mine.py").write_text(MINE, "utf-8")
+    return load_config(RECIPE, [f"algorithm.{override}" for override in overrides])
+
+
+def test_functions_of_the_users_own_get_the_knobs_that_they_name(tmp_path: Path) -> None:
+    config = mine(tmp_path, "advantage_method=mine:advantages", "loss_fn=mine:loss", "gamma=0.5", "options.alpha=3.0")
+    algorithm = load_algorithm(config, tmp_path)
+    task = Task(id="t", messages=())
+    turn = Turn(
+        id=0, parent=None, branch_reason=None, prompt_ids=(1,), token_ids=(2,), sampled_logprobs=(-1.0,),
+        versions=((0, 1),), fingerprint="", stop_reason=StopReason.STOP, sampling=Sampling(),
+        message={"role": "assistant", "content": ""}, num_computed_tokens=0, seconds=0.0,
+    )  # fmt: skip
+    played = Trajectory(
+        id="a",
+        task=task,
+        attempt=0,
+        turns=(turn,),
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=Reward(total=2.0),
+        score=None,
+    )
+    assert algorithm.advantages([TrajectoryGroup(task=task, trajectories=(played,))]) == {"a": (3.0,)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["advantage_method=mine:two"],
+            "algorithm.advantage_method = 'mine:two' has the signature (groups, other); write function(groups, *, ...), ",
+        ),
+        (
+            ["loss_fn=mine:loss", "options.beta=1"],
+            "algorithm.options.beta is given, but none of the chosen functions takes a keyword argument 'beta'; leave it out",
+        ),
+        (
+            ["loss_fn=mine:loss", "clip_low_threshold=0.5"],
+            "algorithm.clip_low_threshold is given, but none of the chosen functions takes a keyword argument",
+        ),
+    ],
+)
+def test_functions_of_the_users_own_that_do_not_fit_are_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_algorithm(mine(tmp_path, *overrides), tmp_path)
+    assert str(refused.value).startswith(message)

@@ -12,8 +12,9 @@ import torch
 
 from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
-from sparring.algorithms.losses import LOSSES, loss_metrics
-from sparring.config import CLIP_BOUNDS, Config, Section, load_config
+from sparring.algorithms.losses import LOSSES, Tokens, policy_metrics
+from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
+from sparring.config import Config, Section, load_config
 from sparring.data import read_tasks, split_tasks
 from sparring.environments import Environment, answer, tool_call
 from sparring.plugins import load_object
@@ -76,10 +77,13 @@ def metric_literals(path: str) -> set[str]:
 
 def learner_metrics() -> set[str]:
     """The learner puts `training/` before the keys of its `metrics`, and before what losses report."""
-    names = set(loss_metrics(torch.zeros(1), torch.zeros(1)))
-    for loss, bounds in CLIP_BOUNDS.items():
-        config = dict(zip(("clip_low_threshold", "clip_high_threshold"), bounds, strict=True))
-        names |= set(LOSSES[loss](torch.zeros(1), torch.zeros(1), torch.ones(1), config)[1])
+    names = set(policy_metrics(torch.zeros(1), torch.zeros(1)))
+    names |= set(reference_metrics(torch.zeros(1), torch.zeros(1))) | set(weight_metrics(torch.ones(1)))
+    zeros = torch.zeros(1)
+    tokens = Tokens(logprobs_M=zeros, old_M=zeros, advantages_M=zeros, trajectory_M=zeros.long())
+    for loss in LOSSES:
+        objective = Objective.from_config(loss, {"off_policy_correction": "token_tis"})
+        names |= set(objective(tokens, sampled_M=zeros)[1])
     for node in ast.walk(ast.parse((ROOT / "sparring/training/learner.py").read_text("utf-8"))):
         if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name | ast.Subscript):
             if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):

@@ -117,7 +117,7 @@ def arguments_of(
     config: Config, precision: str, *, checkpointing: bool, num_prompt_tokens: int, folder: Path
 ) -> GRPOConfig:
     """The recipe's settings in TRL's words: GRPO's loss, a microbatch of one group, one update a batch."""
-    optimizer, clip = config.optimizer, config.loss_config()
+    optimizer, clip = config.optimizer, config.algorithm_in_effect()
     return GRPOConfig(
         output_dir=str(folder),
         use_cpu=True,

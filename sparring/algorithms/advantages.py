@@ -1,39 +1,298 @@
-"""Advantages: how much better each trajectory of a group did than its siblings. Pure functions on plain numbers.
+"""Advantages: how much better a trajectory, or each of its turns, did than could be expected. Pure functions.
 
-Each takes the rewards of one group, one number a trajectory however many sequences it has, and returns one advantage a
-trajectory. Infrastructure failures never get here.
+An estimator takes the groups of one step and returns a number for every turn of every trajectory. What it can be tuned
+with are its keyword arguments: their names are keys of `[algorithm]`, their defaults the defaults. Statistics see each
+trajectory once, however many sequences it has; infrastructure failures never get here. Groups without differences get
+exactly 0 from everything that compares the members of a group.
+
+R is the total reward of a trajectory, n the size of its group, L its number of trained tokens, and
+G_k = r_k + gamma * G_(k+1) the return-to-go of turn k.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, stdev
+from dataclasses import dataclass
+from statistics import fmean, pstdev, stdev
+from typing import Concatenate, Literal, ParamSpec, TypeAlias
+
+from sparring.errors import DataError
 
 EPSILON = 1e-6
-"""Keeps the division defined when the rewards of a group are nearly equal."""
+"""Keeps the division by a standard deviation defined when the rewards of a group are nearly equal."""
+WHITENING_EPSILON = 1e-8
+"""The same for the variance of a whole batch (verl's value)."""
+
+StandardDeviation: TypeAlias = Literal["unbiased", "population"]
 
 
-def group_based(rewards: Sequence[float], *, normalize: bool = True, eps: float = EPSILON) -> list[float]:
-    """GRPO: (R - mean) / (std + eps) with the unbiased standard deviation (arXiv:2402.03300, section 4.1.2).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewarded:
+    """A trajectory as an estimator sees it."""
 
-    Without `normalize` it is R - mean (Dr. GRPO, arXiv:2503.20783). Equal rewards, and groups of one, give zeros.
+    total: float
+    turn_rewards: tuple[float, ...]
+    """One for each turn in the order of play, with sum `total`: a reward of the whole stands at the last turn."""
+    turn_tokens: tuple[int, ...]
+    """Trained tokens of each turn."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.turn_tokens)
+
+
+Group: TypeAlias = Sequence[Rewarded]
+Advantages: TypeAlias = list[list[list[float]]]
+"""For each group, trajectory and turn."""
+Knobs = ParamSpec("Knobs")
+
+
+def per_trajectory(
+    rule: Callable[Concatenate[Group, Knobs], list[float]],
+) -> Callable[Concatenate[Sequence[Group], Knobs], Advantages]:
+    """An estimator from a rule that gives each trajectory of one group a number: all its turns get that number."""
+
+    @functools.wraps(rule)
+    def estimator(groups: Sequence[Group], *args: Knobs.args, **knobs: Knobs.kwargs) -> Advantages:
+        return [_spread(group, rule(group, *args, **knobs)) for group in groups]
+
+    return estimator
+
+
+@per_trajectory
+def group_based(
+    group: Group, *, advantage_normalization: bool = True, advantage_std: StandardDeviation = "unbiased"
+) -> list[float]:
+    """GRPO: (R - mean) / (std + eps) (arXiv:2402.03300, section 4.1.2).
+
+    Without normalization R - mean (Dr. GRPO, arXiv:2503.20783).
     """
-    if len(rewards) < 2 or max(rewards) == min(rewards):
-        return [0.0] * len(rewards)
-    mean = fmean(rewards)
-    scale = 1.0 / (stdev(rewards) + eps) if normalize else 1.0
-    return [(reward - mean) * scale for reward in rewards]
+    centred = _centred(_totals(group))
+    return _normalized(centred, _totals(group), advantage_std) if advantage_normalization else centred
 
 
-def rloo(rewards: Sequence[float]) -> list[float]:
-    """Leave-one-out: R_i minus the mean of the others, n / (n - 1) * (R_i - mean) (arXiv:2402.14740, equation 8).
+@per_trajectory
+def rloo(group: Group) -> list[float]:
+    """Leave-one-out: R minus the mean of the others = n / (n - 1) * (R - mean) (arXiv:2402.14740, equation 8)."""
+    return _leave_one_out(_totals(group))
 
-    Equal rewards give zeros, and so does a group of one, which has no others.
+
+@per_trajectory
+def opo(group: Group) -> list[float]:
+    """R - sum(L R) / sum(L): the baseline of least variance when gradients grow with length (arXiv:2505.23585)."""
+    rewards, lengths = _totals(group), [member.num_tokens for member in group]
+    if _are_equal(rewards) or sum(lengths) == 0:
+        return [0.0] * len(group)
+    baseline = math.fsum(reward * length for reward, length in zip(rewards, lengths, strict=True)) / sum(lengths)
+    return [reward - baseline for reward in rewards]
+
+
+@per_trajectory
+def grpo_passk(
+    group: Group, *, advantage_normalization: bool = True, advantage_std: StandardDeviation = "unbiased"
+) -> list[float]:
+    """Only the best trajectory gets something: its lead over the second, divided by std + eps (arXiv:2503.19595).
+
+    Silent wherever two are best; with rewards of 0 and 1 that is every group without exactly one success.
     """
-    count, total = len(rewards), sum(rewards)
-    if count < 2 or max(rewards) == min(rewards):
+    rewards = _totals(group)
+    advantages = [0.0] * len(rewards)
+    if len(rewards) > 1:
+        second, first = sorted(rewards)[-2:]
+        advantages[rewards.index(first)] = first - second
+    return _normalized(advantages, rewards, advantage_std) if advantage_normalization else advantages
+
+
+@per_trajectory
+def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
+    """The advantage for pass@k with rewards of 0 and 1, averaged over all subsets of k (arXiv:2508.10751, section 3.3).
+
+    With w wrong of n: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)); a right one gets (1 - rho) / sigma, a
+    wrong one (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Raises DataError for other rewards, and for k > n.
+    """
+    rewards, count = _totals(group), len(group)
+    strange = [reward for reward in rewards if reward not in (0.0, 1.0)]
+    if strange:
+        raise DataError(
+            f"advantage_method = 'pass_at_k' counts successes, but a reward is {strange[0]}; give rewards of 0 and 1, "
+            "or use 'group_based'."
+        )
+    if pass_k > count:
+        raise DataError(
+            f"pass_k is {pass_k}, but a group kept only {count} trajectories, so pass@{pass_k} is not defined; lower "
+            "pass_k, or find out why members were lost."
+        )
+    wrong = rewards.count(0.0)
+    rho = 1 - math.comb(wrong, pass_k) / math.comb(count, pass_k)
+    sigma = math.sqrt(rho * (1 - rho))
+    if sigma == 0:
         return [0.0] * count
-    return [reward - (total - reward) / (count - 1) for reward in rewards]
+    beside = math.comb(wrong - 1, pass_k - 1) / math.comb(count - 1, pass_k - 1) if wrong else 0.0
+    right, failed = (1 - rho) / (sigma + EPSILON), (1 - rho - beside) / (sigma + EPSILON)
+    return [right if reward else failed for reward in rewards]
 
 
-ADVANTAGES: dict[str, Callable[..., list[float]]] = {"group_based": group_based, "rloo": rloo}
+def gpg(groups: Sequence[Group]) -> Advantages:
+    """alpha (R - mean), alpha = trajectories / trajectories with a reward other than 0 in the batch (arXiv:2504.02546).
+
+    Made for rewards of 0 and 1: with shaped or negative rewards alpha counts something else.
+    """
+    rewards = [reward for group in groups for reward in _totals(group)]
+    alpha = len(rewards) / max(1, sum(reward != 0 for reward in rewards))
+    return [_spread(group, [alpha * advantage for advantage in _centred(_totals(group))]) for group in groups]
+
+
+def reinforce_pp(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
+    """REINFORCE++: the return-to-go, whitened over all trained tokens of the batch (arXiv:2501.03262).
+
+    Does not compare within groups; what a trajectory gets depends on the whole batch.
+    """
+    return _whitened(groups, [_returns(group, gamma) for group in groups])
+
+
+def reinforce_pp_baseline(groups: Sequence[Group]) -> Advantages:
+    """R - mean of the group, whitened over all trained tokens of the batch (arXiv:2501.03262)."""
+    return _whitened(groups, [_spread(group, _centred(_totals(group))) for group in groups])
+
+
+def monte_carlo(groups: Sequence[Group], *, gamma: float = 1.0, advantage_normalization: bool = False) -> Advantages:
+    """The return-to-go of each turn itself: unbiased, and of high variance. Normalization whitens over the batch."""
+    returns = [_returns(group, gamma) for group in groups]
+    return _whitened(groups, returns) if advantage_normalization else returns
+
+
+def return_to_go_loo(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
+    """G_k minus the mean G_k of the other trajectories of the group that reached turn k; G_k where there is none.
+
+    The baseline depends on the others and on the turn alone, so the gradient is unbiased although the policy decides
+    when to stop (docs/algorithms.md, "Credit for turns").
+    """
+
+    def rule(present: list[float]) -> list[float]:
+        # No others, no baseline: 0 instead would lose 7% of the gradient in benchmarks/per_turn_bias.py.
+        return _leave_one_out(present) if len(present) > 1 else present
+
+    return [_by_turn(_returns(group, gamma), rule) for group in groups]
+
+
+def group_based_per_turn(
+    groups: Sequence[Group],
+    *,
+    gamma: float = 1.0,
+    advantage_normalization: bool = False,
+    advantage_std: StandardDeviation = "unbiased",
+) -> Advantages:
+    """`return_to_go_loo`; normalization divides by the standard deviation of G_k in the group, turn by turn.
+
+    Late turns, which few trajectories reach, have wild standard deviations, and a turn that only one reached has none
+    and gets 0: hence normalization is off by default.
+    """
+    if not advantage_normalization:
+        return return_to_go_loo(groups, gamma=gamma)
+
+    def rule(present: list[float]) -> list[float]:
+        return _normalized(_leave_one_out(present), present, advantage_std)
+
+    return [_by_turn(_returns(group, gamma), rule) for group in groups]
+
+
+def group_based_per_turn_immediate(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
+    """Every turn's reward minus the mean reward of that turn, summed forward. Biased: here to compare with others.
+
+    The number of baselines that are subtracted is up to the policy, which keeps 15% of the true gradient in
+    `benchmarks/per_turn_bias.py`.
+    """
+    centred = [_by_turn([member.turn_rewards for member in group], _centred) for group in groups]
+    return [[return_to_go(rewards, gamma) for rewards in members] for members in centred]
+
+
+ADVANTAGES: dict[str, Callable[..., Advantages]] = {
+    "group_based": group_based,
+    "group_based_per_turn": group_based_per_turn,
+    "group_based_per_turn_immediate": group_based_per_turn_immediate,
+    "monte_carlo": monte_carlo,
+    "return_to_go_loo": return_to_go_loo,
+    "rloo": rloo,
+    "reinforce_pp": reinforce_pp,
+    "reinforce_pp_baseline": reinforce_pp_baseline,
+    "opo": opo,
+    "gpg": gpg,
+    "grpo_passk": grpo_passk,
+    "pass_at_k": pass_at_k,
+}
+
+
+def return_to_go(turn_rewards: Sequence[float], gamma: float) -> list[float]:
+    """G_k = r_k + gamma * G_(k+1) for each turn."""
+    returns, following = [], 0.0
+    for reward in reversed(turn_rewards):
+        following = reward + gamma * following
+        returns.append(following)
+    return returns[::-1]
+
+
+def _totals(group: Group) -> list[float]:
+    return [member.total for member in group]
+
+
+def _spread(group: Group, advantages: Sequence[float]) -> list[list[float]]:
+    return [[advantage] * len(member.turn_rewards) for member, advantage in zip(group, advantages, strict=True)]
+
+
+def _are_equal(values: Sequence[float]) -> bool:
+    return len(values) < 2 or max(values) == min(values)
+
+
+def _centred(values: Sequence[float]) -> list[float]:
+    """Distances from the mean; exactly 0 where all are equal, which rounding would not give."""
+    if _are_equal(values):
+        return [0.0] * len(values)
+    mean = fmean(values)
+    return [value - mean for value in values]
+
+
+def _normalized(advantages: Sequence[float], values: Sequence[float], kind: StandardDeviation) -> list[float]:
+    """Advantages divided by the standard deviation of `values`; exactly 0 where all of these are equal."""
+    if _are_equal(values):
+        return [0.0] * len(advantages)
+    deviation = stdev(values) if kind == "unbiased" else pstdev(values)
+    return [advantage / (deviation + EPSILON) for advantage in advantages]
+
+
+def _whitened(groups: Sequence[Group], advantages: Advantages) -> Advantages:
+    """Mean 0 and variance 1 over the trained tokens of the batch (unbiased variance, as in verl)."""
+    weighted = [
+        (advantage, tokens)
+        for group, members in zip(groups, advantages, strict=True)
+        for member, turns in zip(group, members, strict=True)
+        for advantage, tokens in zip(turns, member.turn_tokens, strict=True)
+    ]
+    total = sum(tokens for _, tokens in weighted)
+    if total < 2 or _are_equal([advantage for advantage, tokens in weighted if tokens]):
+        return [[[0.0] * len(turns) for turns in members] for members in advantages]
+    mean = math.fsum(advantage * tokens for advantage, tokens in weighted) / total
+    variance = math.fsum(tokens * (advantage - mean) ** 2 for advantage, tokens in weighted) / (total - 1)
+    scale = 1 / math.sqrt(variance + WHITENING_EPSILON)
+    return [[[(advantage - mean) * scale for advantage in turns] for turns in members] for members in advantages]
+
+
+def _returns(group: Group, gamma: float) -> list[list[float]]:
+    return [return_to_go(member.turn_rewards, gamma) for member in group]
+
+
+def _by_turn(rows: Sequence[Sequence[float]], rule: Callable[[list[float]], list[float]]) -> list[list[float]]:
+    """Apply a rule to the first entries of all rows, to their second entries, and so on; rows may differ in length."""
+    results: list[list[float]] = [[] for _ in rows]
+    for turn in range(max(map(len, rows), default=0)):
+        present = [index for index, row in enumerate(rows) if len(row) > turn]
+        for index, value in zip(present, rule([rows[index][turn] for index in present]), strict=True):
+            results[index].append(value)
+    return results
+
+
+def _leave_one_out(values: Sequence[float]) -> list[float]:
+    """Each value minus the mean of the others; 0 for one alone."""
+    scale = len(values) / (len(values) - 1) if len(values) > 1 else 0.0
+    return [centred * scale for centred in _centred(values)]

@@ -1,82 +1,162 @@
-"""Losses per token, and the statistics that tell whether a step can be trusted. Pure functions.
+"""Losses per trained token. Pure functions; reductions and corrections stand beside them.
 
-A loss takes log-probabilities [M] of the trained tokens under the current policy and under the policy that sampled
-them, advantages [M], and its own settings. It returns the loss of each token [M] and what it did to each token, by
-metric name, [M] each. The caller weights and sums, since reductions live in `training.sequences`, and averages the
-metrics. rho = exp(logprob - sampled logprob).
+A loss takes the trained tokens of a batch and returns the loss of each [M] and what it did to each by metric name, [M]
+each. What it can be tuned with are its keyword arguments: their names are keys of `[algorithm]`, their defaults the
+defaults. rho = exp(logprob - old logprob) is the ratio to the policy that sampled, or with `policy_ratio =
+"three_policy"` to the policy as it was before the step. Bounds of rho are ratios themselves, not distances from 1.
+
+Shapes: M trained tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the configuration reads these signatures, and is loaded where torch is not
+    from torch import Tensor
 
-PerToken: TypeAlias = tuple[Tensor, dict[str, Tensor]]
-Loss: TypeAlias = Callable[[Tensor, Tensor, Tensor, Mapping[str, float]], PerToken]
+PerToken: TypeAlias = "tuple[Tensor, dict[str, Tensor]]"
 
 
-def importance_sampling(
-    logprobs_M: Tensor, sampled_M: Tensor, advantages_M: Tensor, config: Mapping[str, float]
-) -> PerToken:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The trained tokens of some whole trajectories."""
+
+    logprobs_M: Tensor
+    """Under the current policy, with gradient."""
+    old_M: Tensor
+    """Under the policy that the ratio is taken against."""
+    advantages_M: Tensor
+    trajectory_M: Tensor
+    """Which trajectory each token belongs to, counted from 0."""
+
+    @property
+    def ratio_M(self) -> Tensor:
+        return (self.logprobs_M - self.old_M).exp()
+
+
+def trajectory_means(values_M: Tensor, trajectory_M: Tensor) -> Tensor:
+    """The mean of each trajectory's tokens, [trajectories]."""
+    count = int(trajectory_M.max()) + 1 if len(trajectory_M) else 0
+    sums = values_M.new_zeros(count).index_add(0, trajectory_M, values_M)
+    return sums / trajectory_M.bincount(minlength=count).to(values_M.dtype)
+
+
+def importance_sampling(tokens: Tokens) -> PerToken:
     """-rho * A: the policy gradient corrected for the policy that sampled; unbounded, so best near on-policy."""
-    return -(logprobs_M - sampled_M).exp() * advantages_M, {}
+    return -tokens.ratio_M * tokens.advantages_M, {}
 
 
-def ppo(logprobs_M: Tensor, sampled_M: Tensor, advantages_M: Tensor, config: Mapping[str, float]) -> PerToken:
+def ppo(
+    tokens: Tokens,
+    *,
+    clip_low_threshold: float = 0.8,
+    clip_high_threshold: float = 1.2,
+    dual_clip: float | None = None,
+) -> PerToken:
     """-min(rho * A, clip(rho, low, high) * A) (arXiv:1707.06347, equation 7).
 
-    `clip_low_threshold` and `clip_high_threshold` bound the ratio itself (0.8 and 1.2), they are not epsilons.
-    `clip_fraction` is the share of tokens whose gradient the clip removed.
+    `dual_clip` c > 1 bounds what a bad token may cost: for A < 0 the loss is at most -c * A (arXiv:1912.09729, equation
+    5). `clip_fraction` is the share of tokens whose gradient was removed.
     """
-    ratio_M = (logprobs_M - sampled_M).exp()
-    low, high = config["clip_low_threshold"], config["clip_high_threshold"]
-    free_M, clipped_M = ratio_M * advantages_M, ratio_M.clamp(low, high) * advantages_M
-    return -torch.minimum(free_M, clipped_M), {"clip_fraction": (clipped_M < free_M).float()}
+    ratio_M, advantages_M = tokens.ratio_M, tokens.advantages_M
+    free_M = ratio_M * advantages_M
+    clipped_M = ratio_M.clamp(clip_low_threshold, clip_high_threshold) * advantages_M
+    is_clipped_M = clipped_M < free_M
+    gain_M = free_M.minimum(clipped_M)
+    if dual_clip is not None:
+        least_M = dual_clip * advantages_M
+        is_too_costly_M = (advantages_M < 0) & (gain_M < least_M)
+        is_clipped_M = is_clipped_M | is_too_costly_M
+        gain_M = least_M.where(is_too_costly_M, gain_M)
+    return -gain_M, {"clip_fraction": is_clipped_M.float()}
 
 
-def cispo(logprobs_M: Tensor, sampled_M: Tensor, advantages_M: Tensor, config: Mapping[str, float]) -> PerToken:
+def cispo(tokens: Tokens, *, clip_low_threshold: float = 0.0, clip_high_threshold: float = 5.0) -> PerToken:
     """-stopgrad(clip(rho, low, high)) * A * logprob (arXiv:2506.13585, equation 4).
 
-    The weight of a token is bounded, its gradient is never dropped. Bounds are absolute ratios (0 and 5).
-    `clip_fraction` is the share of tokens whose weight was bounded.
+    The weight of a token is bounded, its gradient is never dropped. `clip_fraction` is the share of tokens whose weight
+    was bounded.
     """
-    ratio_M = (logprobs_M - sampled_M).exp().detach()
-    weights_M = ratio_M.clamp(config["clip_low_threshold"], config["clip_high_threshold"])
-    return -weights_M * advantages_M * logprobs_M, {"clip_fraction": (weights_M != ratio_M).float()}
+    ratio_M = tokens.ratio_M.detach()
+    weights_M = ratio_M.clamp(clip_low_threshold, clip_high_threshold)
+    return -weights_M * tokens.advantages_M * tokens.logprobs_M, {"clip_fraction": (weights_M != ratio_M).float()}
 
 
-def cross_entropy(logprobs_M: Tensor, sampled_M: Tensor, advantages_M: Tensor, config: Mapping[str, float]) -> PerToken:
+def gspo(tokens: Tokens, *, clip_low_threshold: float = 0.9997, clip_high_threshold: float = 1.0004) -> PerToken:
+    """-min(s * A, clip(s, low, high) * A) with one ratio a trajectory, s = exp(mean(log rho)) (arXiv:2507.18071,
+    equations 5 and 7); a token's gradient is that of s * rho / stopgrad(rho) (equation 10).
+
+    Meant for `loss_reduction = "trajectory_mean"`. The bounds are the paper's 3e-4 and 4e-4 around 1.
+    """
+    log_ratio_M = tokens.logprobs_M - tokens.old_M
+    means = trajectory_means(log_ratio_M.detach(), tokens.trajectory_M)
+    ratio_M = (means[tokens.trajectory_M] + tokens.logprobs_M - tokens.logprobs_M.detach()).exp()
+    free_M = ratio_M * tokens.advantages_M
+    clipped_M = ratio_M.clamp(clip_low_threshold, clip_high_threshold) * tokens.advantages_M
+    return -free_M.minimum(clipped_M), {"clip_fraction": (clipped_M < free_M).float()}
+
+
+def gpg(tokens: Tokens) -> PerToken:
+    """-A * logprob: plain policy gradient, blind to who sampled; on-policy only (arXiv:2504.02546, equation 6)."""
+    return -tokens.advantages_M * tokens.logprobs_M, {}
+
+
+def dppo_tv(
+    tokens: Tokens, *, tv_low_threshold: float = 0.2, tv_high_threshold: float = 0.2, ratio_cap: float = 20.0
+) -> PerToken:
+    """-stopgrad(min(rho, cap)) * A * logprob, but 0 where the token's probability has already moved further than the
+    threshold in the wanted direction (DPPO with binary total variation, arXiv:2602.04879, section 5).
+
+    A good token is left alone once p - p_old > high, a bad one once p_old - p > low: probabilities, not ratios, so that
+    rare tokens are not clipped for small moves. `clip_fraction` is the share of tokens left alone.
+    """
+    moved_M = (tokens.logprobs_M.exp() - tokens.old_M.exp()).detach()
+    is_free_M = (moved_M <= tv_high_threshold).where(tokens.advantages_M > 0, moved_M >= -tv_low_threshold)
+    weights_M = tokens.ratio_M.detach().clamp(max=ratio_cap) * is_free_M
+    return -weights_M * tokens.advantages_M * tokens.logprobs_M, {"clip_fraction": 1.0 - is_free_M.float()}
+
+
+def cross_entropy(tokens: Tokens) -> PerToken:
     """-logprob: supervised learning of the masked tokens, for the warm start."""
-    return -logprobs_M, {}
+    return -tokens.logprobs_M, {}
 
 
-LOSSES: dict[str, Loss] = {
+LOSSES: dict[str, Callable[..., PerToken]] = {
     "importance_sampling": importance_sampling,
     "ppo": ppo,
     "cispo": cispo,
+    "gspo": gspo,
+    "gpg": gpg,
+    "dppo_tv": dppo_tv,
     "cross_entropy": cross_entropy,
 }
 
 
-@torch.no_grad()
-def loss_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
+def policy_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
     """How far the policy is from the one that sampled, over M >= 1 tokens; scalars.
 
-    `kl_k1` = mean(-log rho) and `kl_k3` = mean(rho - 1 - log rho) estimate KL(sampler || policy)
-    (joschu.net/blog/kl-approx.html). `effective_sample_size` = (sum rho)^2 / (M sum rho^2) is a share: 1 on-policy.
+    `kl_k1` = mean(-log rho), `kl_k2` = mean(log rho ** 2) / 2 and `kl_k3` = mean(rho - 1 - log rho) estimate
+    KL(sampler || policy) (joschu.net/blog/kl-approx.html). `effective_sample_size` = (sum rho)^2 / (M sum rho^2) is a
+    share: 1 on-policy.
     """
-    difference_M = logprobs_M - sampled_M
+    difference_M = (logprobs_M - sampled_M).detach()
     ratio_M = difference_M.exp()
     return {
         "ratio_mean": ratio_M.mean(),
         "ratio_min": ratio_M.min(),
         "ratio_max": ratio_M.max(),
-        "effective_sample_size": ratio_M.mean().square() / ratio_M.square().mean(),
+        "effective_sample_size": effective_sample_size(ratio_M),
         "logprob_difference_mean": difference_M.abs().mean(),
         "logprob_difference_max": difference_M.abs().max(),
         "kl_k1": -difference_M.mean(),
+        "kl_k2": difference_M.square().mean() / 2,
         "kl_k3": (ratio_M - 1 - difference_M).mean(),
     }
+
+
+def effective_sample_size(weights_M: Tensor) -> Tensor:
+    """(sum w)^2 / (M sum w^2), a share of M; 0 when all weights are 0."""
+    return weights_M.mean().square() / weights_M.square().mean().clamp(min=1e-38)

@@ -80,9 +80,12 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
 
 
 def forest_logprobs(
-    weights: LlamaWeights, forest: ForestLayout, *, linear: Linear | None = None
+    weights: LlamaWeights, forest: ForestLayout, *, linear: Linear | None = None, with_entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability [M] of each predicted token at its temperature, differentiable, and the entropy [M], not."""
+    """Log-probability [M] of each predicted token at its temperature, and the entropy [M].
+
+    Log-probabilities are differentiable; entropies on demand, since that takes one more product with the output matrix.
+    """
 
     sizes = [place.stop - place.start for place, _ in forest.segments]
     index_at = {place.start: index for index, (place, _) in enumerate(forest.segments)}
@@ -107,11 +110,14 @@ def forest_logprobs(
     # Not by brackets: their backward pass adds rows that repeat (the end of a shared prompt) in the order of threads.
     hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)
     if weights.lm_head.requires_grad:
-        return _trainable_head_logprobs(hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M)
-    logprobs_M, entropies_M = FrozenHeadLogprobs.apply(
-        hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M
-    )
-    return logprobs_M, entropies_M
+        logprobs_M, entropies_M = _trainable_head_logprobs(
+            hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M
+        )
+    else:
+        logprobs_M, entropies_M = FrozenHeadLogprobs.apply(
+            hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M, with_entropy_gradient
+        )
+    return logprobs_M, entropies_M if with_entropy_gradient else entropies_M.detach()
 
 
 class FrozenHeadLogprobs(torch.autograd.Function):
@@ -123,12 +129,12 @@ class FrozenHeadLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor
+        ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
-        needs_gradient = ctx.needs_input_grad[0]
         logprobs_M = torch.empty(len(targets_M), dtype=torch.float32, device=hidden_M_H.device)
         entropies_M = torch.empty_like(logprobs_M)
-        derivative_M_H = torch.empty_like(hidden_M_H) if needs_gradient else None
+        num_derivatives = (1 + with_entropy) if ctx.needs_input_grad[0] else 0
+        derivatives = [torch.empty_like(hidden_M_H) for _ in range(num_derivatives)]
         step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))
         for start in range(0, len(targets_M), step):
             part = slice(start, start + step)
@@ -136,6 +142,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
             scores /= temperatures_M[part, None]
             highest = scores.amax(dim=-1)
             chosen = scores.gather(1, targets_M[part, None])[:, 0] - highest
+            kept = scores.clone() if len(derivatives) > 1 else None
             # In place, as each pass over a chunk of logits takes as long as a fifth of a product.
             odds = scores.sub_(highest[:, None]).exp_()
             total = odds.sum(dim=-1)
@@ -144,19 +151,24 @@ class FrozenHeadLogprobs(torch.autograd.Function):
             # H = log(sum_v e^s_v) - sum_v p_v s_v, and the mean score is the score of the mean row of the matrix.
             mean_score = (hidden_M_H[part].float() * expected).sum(dim=-1) / temperatures_M[part]
             entropies_M[part] = total.log() + highest - mean_score
-            if derivative_M_H is not None:
+            if derivatives:
                 derivative = (head_V_H[targets_M[part]].float() - expected) / temperatures_M[part, None]
-                derivative_M_H[part] = derivative.to(hidden_M_H.dtype)
-        if derivative_M_H is not None:
-            ctx.save_for_backward(derivative_M_H)
-        ctx.mark_non_differentiable(entropies_M)
+                derivatives[0][part] = derivative.to(hidden_M_H.dtype)
+            if kept is not None:
+                # dH / ds_v = -p_v (s_v - mean score)
+                odds *= mean_score[:, None] - kept
+                slope = (odds.to(head_V_H.dtype) @ head_V_H).float() / (total * temperatures_M[part])[:, None]
+                derivatives[1][part] = slope.to(hidden_M_H.dtype)
+        ctx.save_for_backward(*derivatives)
         return logprobs_M, entropies_M
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        grad_M = gradients[0]
-        (derivative_M_H,) = ctx.saved_tensors
-        return (derivative_M_H * grad_M[:, None]).to(derivative_M_H.dtype), None, None, None
+        derivatives = ctx.saved_tensors
+        total = derivatives[0] * gradients[0][:, None]
+        if len(derivatives) > 1:
+            total = total + derivatives[1] * gradients[1][:, None]
+        return total.to(derivatives[0].dtype), None, None, None, None
 
 
 def _trainable_head_logprobs(
@@ -166,7 +178,7 @@ def _trainable_head_logprobs(
 
     def chunk(hidden: Tensor, head: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
         all_logprobs = ((hidden @ head.T).float() / temperatures[:, None]).log_softmax(dim=-1)
-        entropies = -(all_logprobs.exp() * all_logprobs).sum(dim=-1).detach()
+        entropies = -(all_logprobs.exp() * all_logprobs).sum(dim=-1)
         return all_logprobs.gather(1, targets[:, None])[:, 0], entropies
 
     step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))

@@ -11,8 +11,10 @@ from sparring.models.policy import Policy
 from sparring.types import TrainingBatch
 
 
-def sequence_logprobs(policy: Policy, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
-    """Log-probability [M] of each masked token at its temperature, differentiable, and the entropy [M], not.
+def sequence_logprobs(
+    policy: Policy, batch: TrainingBatch, *, with_entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-probability [M] of each masked token at its temperature, and the entropy [M], which is differentiable on demand.
 
     Every sequence goes through the model on its own. `batch` shares nothing: each segment belongs to one sequence, and
     sequences follow each other, so that M is in segment order.
@@ -32,7 +34,8 @@ def sequence_logprobs(policy: Policy, batch: TrainingBatch) -> tuple[Tensor, Ten
         temperatures_M = torch.tensor(temperatures, device=policy.device)
         all_logprobs = (logits_M_V.float() / temperatures_M[:, None]).log_softmax(dim=-1)
         logprobs.append(all_logprobs.gather(1, ids_T[places_M, None])[:, 0])
-        entropies.append(-(all_logprobs.exp() * all_logprobs).sum(dim=-1).detach())
+        entropies_M = -(all_logprobs.exp() * all_logprobs).sum(dim=-1)
+        entropies.append(entropies_M if with_entropy_gradient else entropies_M.detach())
     return torch.cat(logprobs), torch.cat(entropies)
 
 

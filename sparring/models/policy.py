@@ -114,6 +114,7 @@ class Policy:
                 ]
             )
         self._frozen: dict[str, Tensor] = {}
+        self._base_weights: LlamaWeights | None = None
         self._materialized: WeakValueDictionary[str, LlamaWeights] = WeakValueDictionary()
 
     @property
@@ -154,6 +155,13 @@ class Policy:
             cached = self._merge(weights.tensors)
             self._materialized[weights.fingerprint] = cached
         return cached
+
+    def base_weights(self) -> LlamaWeights:
+        """Fused weights without the adapter, which share with `materialize` every matrix that is not adapted."""
+        assert self.lora_config is not None, "with every weight trained there is no base left"
+        if self._base_weights is None:
+            self._base_weights = self._merge({})
+        return self._base_weights
 
     def differentiable(self, merged: LlamaWeights) -> tuple[LlamaWeights, Linear | None]:
         """What a training forward runs on: weights (and for an adapter a linear) whose gradients reach `trained`.
@@ -200,6 +208,8 @@ class Policy:
             if any(_factors(tensors, name)[0] is not None for name in names):
                 return stack()
             key = "+".join(names)
+            if not tensors:  # the base alone: its adapted matrices must not pass for frozen ones
+                return self._frozen[key] if key in self._frozen else stack()
             if key not in self._frozen:
                 self._frozen[key] = stack()
             return self._frozen[key]

@@ -10,9 +10,15 @@ from sparring.types import Outcome, StopReason, TrainingBatch, Trajectory, Traje
 
 
 def rollout_metrics(
-    groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float], *, version: int
+    groups: Sequence[TrajectoryGroup],
+    advantages: Mapping[str, Sequence[float]],
+    *,
+    version: int,
+    replaced: Sequence[TrajectoryGroup] = (),
+    success_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """`groups` are those of one step, `version` the policy version that is trained; every group has trajectories."""
+    """`groups` are those of one step, `version` the policy version that is trained; every group has trajectories.
+    `replaced` are groups without signal that others of the step stand in for."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_reward_metrics(groups, trajectories, advantages),
@@ -20,12 +26,14 @@ def rollout_metrics(
         **_logprob_metrics(trajectories),
         **_group_metrics(groups, advantages),
         **_staleness_metrics(trajectories, version),
+        **_silence_metrics([*groups, *replaced], success_threshold),
+        "rollout/replaced_groups": float(len(replaced)),
         "rollout/lost": float(sum(group.num_lost for group in groups)),
     }
 
 
 def _reward_metrics(
-    groups: Sequence[TrajectoryGroup], trajectories: Sequence[Trajectory], advantages: Mapping[str, float]
+    groups: Sequence[TrajectoryGroup], trajectories: Sequence[Trajectory], advantages: Mapping[str, Sequence[float]]
 ) -> dict[str, float]:
     rewards = [reward for group in groups for reward in group.rewards]
     valid = [r for group in groups if _has_signal(group, advantages) for r in group.rewards]
@@ -50,7 +58,7 @@ def _reward_metrics(
             metrics[f"rollout/reward/{kind}/{name}"] = fmean(values)
     for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
         metrics[f"rollout/agent/{name}"] = fmean(t.metrics.get(name, 0.0) for t in trajectories)
-    values = [advantages[trajectory.id] for trajectory in trajectories]
+    values = [advantage for trajectory in trajectories for advantage in advantages[trajectory.id]] or [0.0]
     return metrics | {
         "rollout/advantage/mean": fmean(values),
         "rollout/advantage/std": pstdev(values),
@@ -100,7 +108,7 @@ def _logprob_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, float]) -> dict[str, float]:
+def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, Sequence[float]]) -> dict[str, float]:
     silent = [group for group in groups if not _has_signal(group, advantages)]
     means = [fmean(group.rewards) for group in groups]
     return {
@@ -112,6 +120,18 @@ def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, f
         "analysis/zero_adv_zero_reward": float(sum(all(reward == 0 for reward in group.rewards) for group in silent)),
         "analysis/reward_variance_across_groups": pstdev(means) ** 2,
         "analysis/mean_group_reward_spread": fmean(max(group.rewards) - min(group.rewards) for group in groups),
+    }
+
+
+def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float) -> dict[str, float]:
+    """Groups whose members all earned the same, apart by what they earned."""
+    equal = [group.rewards[0] for group in groups if len(set(group.rewards)) == 1]
+    right = sum(reward >= success_threshold for reward in equal)
+    wrong = sum(reward <= 0 and reward < success_threshold for reward in equal)
+    return {
+        "analysis/equal_groups/all_right": float(right),
+        "analysis/equal_groups/all_wrong": float(wrong),
+        "analysis/equal_groups/all_between": float(len(equal) - right - wrong),
     }
 
 
@@ -137,5 +157,5 @@ def batch_metrics(batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, nu
     }
 
 
-def _has_signal(group: TrajectoryGroup, advantages: Mapping[str, float]) -> bool:
-    return any(advantages[trajectory.id] != 0 for trajectory in group.trajectories)
+def _has_signal(group: TrajectoryGroup, advantages: Mapping[str, Sequence[float]]) -> bool:
+    return any(any(advantages[trajectory.id]) for trajectory in group.trajectories)

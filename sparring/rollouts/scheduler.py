@@ -55,9 +55,14 @@ class Scheduler:
         window: int = 1,
         wave_size: int | None = None,
         version: int = 0,
+        refill_groups: int = 0,
         on_group: Callable[[TrajectoryGroup], None] | None = None,
     ) -> None:
-        """`plans` is the data order. `wave_size` (episodes) starts groups in waves, for a deterministic engine."""
+        """`plans` is the data order. `wave_size` (episodes) starts groups in waves, for a deterministic engine.
+
+        `refill_groups`: how many groups a step may play in place of such whose members all earned the same, which teach
+        nothing. When they are used up, or the data ends, the batch takes what there is.
+        """
         self._play_group = play_group
         self._plans = plans
         self._ledger = ledger
@@ -70,6 +75,7 @@ class Scheduler:
         self._num_slots = (allowance + 1) * groups_per_step
         self._wave_size = wave_size
         self._version = version
+        self._refill_groups = refill_groups
         self._on_group = on_group
         self._in_play: dict[int, asyncio.Task[TrajectoryGroup]] = {}
         """Groups started and not handed over, oldest first."""
@@ -78,6 +84,8 @@ class Scheduler:
         self.next_position = 0
         """Position of the first group that was not started: the data position a checkpoint keeps."""
         self.num_stale = 0
+        self.replaced: list[TrajectoryGroup] = []
+        """Groups without signal that others of the last batch stand in for."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,6 +105,7 @@ class Scheduler:
         Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost to infrastructure.
         """
         batch: list[TrajectoryGroup] = []
+        self.replaced = []
         lost_in_a_row = 0
         while len(batch) < self._groups_per_step:
             self._start()
@@ -117,6 +126,10 @@ class Scheduler:
             if self._is_stale(group):
                 self.num_stale += 1
                 self._discard(group, DiscardReason.STALE, f"older than {self._bound} steps at version {self._version}")
+                continue
+            if len(self.replaced) < self._refill_groups and len(set(group.rewards)) == 1:
+                self.replaced.append(group)
+                self._discard(group, DiscardReason.ZERO_SIGNAL, "all members earned the same; another group was played")
                 continue
             self._num_handed_over += 1
             batch.append(group)

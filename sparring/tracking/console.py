@@ -27,6 +27,7 @@ from rich.progress import Task as Bar
 from rich.table import Table
 from rich.text import Text
 
+from sparring.errors import ConfigProblem
 from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
@@ -167,6 +168,11 @@ class Console:
             f"{evaluation.name}: success {interval(evaluation.success)}  score {interval(evaluation.score)}  "
             f"reward {sum(rewards) / len(rewards):.3f}  ({len(evaluation.task_ids)} tasks, {evaluation.seconds:.1f} s)"
         )
+
+    def warned(self, problems: Sequence[ConfigProblem]) -> None:
+        """What of the recipe works and is probably not meant."""
+        for problem in problems:
+            self._print(f"warning: {problem.key} {problem.message}")
 
     def finished(self, run: Path, status: str, step: int) -> None:
         self._print(f"{status} after step {step}; everything is in {run}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sparring.algorithms.losses import LOSSES, loss_metrics
+from sparring.algorithms.losses import LOSSES, PerToken, Tokens, policy_metrics
+from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
 from sparring.errors import DataError
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic_training import sequence_logprobs
@@ -21,7 +22,7 @@ from sparring.models.policy import Policy
 from sparring.models.threads import releases_threads
 from sparring.training.checkpoints import read_tensors
 from sparring.training.packing import pack
-from sparring.training.sequences import expanded
+from sparring.training.sequences import expanded, trajectory_indices
 from sparring.types import TrainingBatch, Weights
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -41,41 +42,59 @@ class TorchLearner:
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         grad_clip_norm: float = 1.0,
+        lora_plus_lr_ratio: float = 1.0,
         max_tokens_per_microbatch: int = 8192,
+        losses: Mapping[str, Callable[..., PerToken]] = LOSSES,
     ) -> None:
-        """`grad_clip_norm` 0 does not clip; microbatches are cut by their distinct tokens."""
+        """`grad_clip_norm` 0 does not clip; `lora_plus_lr_ratio` is how much faster the B matrices of an adapter learn
+        than the A matrices (LoRA+, arXiv:2402.12354); microbatches are cut by their distinct tokens."""
         self._policy = policy
         self._options = {"lr": 0.0, "betas": (beta1, beta2), "eps": eps, "weight_decay": weight_decay}
         self._grad_clip_norm = grad_clip_norm
+        self._ratio = lora_plus_lr_ratio
         self._max_tokens = max_tokens_per_microbatch
+        self._losses = losses
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
         """Forget moments and gradients: the next phase starts fresh on the current weights."""
-        self._optimizer = torch.optim.AdamW(list(self._policy.trained.values()), **self._options)
+        slow = [one for name, one in self._policy.trained.items() if ".lora_B." not in name]
+        fast = [one for name, one in self._policy.trained.items() if ".lora_B." in name]
+        groups = [{"params": slow, "ratio": 1.0}, {"params": fast, "ratio": self._ratio}]
+        self._optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **self._options)
         self._optimizer.zero_grad()
         self._forget_weights()
 
     @releases_threads
     def forward_backward(
-        self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, float]
+        self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, Any], old_M: Tensor | None = None
     ) -> dict[str, float]:
         """Add the gradient of sum(weight * loss). Raises DataError on a non-finite loss, with gradients cleared.
 
-        `training/tokens` counts what the model computed: prompts that two microbatches need count twice.
+        `old_M`, in the order of `logprobs(batch)`, are the log-probabilities before the step, which only
+        `policy_ratio = "three_policy"` reads; None takes the current ones. `training/tokens` counts what the model
+        computed: prompts that two microbatches need count twice.
         """
-        total, num_tokens = 0.0, 0
-        played: list[tuple[Tensor, Tensor, Tensor]] = []
+        objective = Objective.from_config(loss_fn, loss_config, self._losses)
+        total, num_tokens, num_seen = 0.0, 0, 0
+        played: list[tuple[Tensor, ...]] = []
         per_token: dict[str, list[Tensor]] = {}
-        for microbatch in pack(batch, self._max_tokens):
-            if not self._policy.is_lean:
-                microbatch = expanded(microbatch)
-            if microbatch.num_trained_tokens == 0:
-                continue
-            logprobs_M, entropies_M = self._forward(microbatch)
+        for microbatch in self._microbatches(batch):
+            logprobs_M, entropies_M = self._forward(microbatch, with_entropy_gradient=objective.entropy_coef > 0)
             sampled_M = self._masked(microbatch, "sampled_logprobs")
-            loss_M, effects = LOSSES[loss_fn](
-                logprobs_M, sampled_M, self._masked(microbatch, "advantages"), loss_config
+            references = (self._reference(microbatch),) if objective.kl_coef > 0 else ()
+            count = len(logprobs_M)
+            if not objective.is_three_policy:
+                before_M = sampled_M
+            else:
+                before_M = logprobs_M.detach() if old_M is None else old_M[num_seen : num_seen + count]
+            num_seen += count
+            tokens = Tokens(
+                logprobs_M=logprobs_M, old_M=before_M, advantages_M=self._masked(microbatch, "advantages"),
+                trajectory_M=torch.tensor(trajectory_indices(microbatch), device=self._policy.device),
+            )  # fmt: skip
+            loss_M, effects = objective(
+                tokens, sampled_M=sampled_M, entropies_M=entropies_M, reference_M=references[0] if references else None
             )
             loss = (loss_M * self._masked(microbatch, "weights")).sum()
             if not torch.isfinite(loss):
@@ -87,16 +106,21 @@ class TorchLearner:
             loss.backward()
             total += loss.item()
             num_tokens += microbatch.num_tokens
-            played.append((logprobs_M.detach(), sampled_M, entropies_M))
+            played.append((logprobs_M.detach(), sampled_M, entropies_M.detach(), *references))
             for name, effect_M in effects.items():
                 per_token.setdefault(name, []).append(effect_M)
         metrics = {"loss": total, "tokens": float(num_tokens), "trained_tokens": float(batch.num_trained_tokens)}
         if played:
-            logprobs_M, sampled_M, entropies_M = (torch.cat(parts) for parts in zip(*played, strict=True))
+            logprobs_M, sampled_M, entropies_M, *references = (torch.cat(parts) for parts in zip(*played, strict=True))
             metrics["entropy"] = entropies_M.mean().item()
-            metrics |= {name: torch.cat(effects).mean().item() for name, effects in per_token.items()}
-            if loss_fn != "cross_entropy":  # nobody sampled a demonstration
-                metrics |= {name: value.item() for name, value in loss_metrics(logprobs_M, sampled_M).items()}
+            effects = {name: torch.cat(parts) for name, parts in per_token.items()}
+            metrics |= {name: effect_M.mean().item() for name, effect_M in effects.items()}
+            if "correction/weight" in effects:
+                metrics |= weight_metrics(effects["correction/weight"])
+            if references:
+                metrics |= reference_metrics(logprobs_M, references[0])
+            if not objective.is_supervised:  # nobody sampled a demonstration
+                metrics |= {name: value.item() for name, value in policy_metrics(logprobs_M, sampled_M).items()}
         return {f"training/{name}": value for name, value in metrics.items()}
 
     @releases_threads
@@ -111,7 +135,7 @@ class TorchLearner:
                 "the last checkpoint."
             )
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["ratio"]
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._forget_weights()
@@ -129,9 +153,35 @@ class TorchLearner:
     def logprobs(self, batch: TrainingBatch) -> Tensor:
         """Log-probabilities [M] of the masked tokens under the current weights.
 
-        In segment order; for architectures without the lean forward in the order of `expanded(batch)`.
+        Microbatch by microbatch as `forward_backward` takes them; in each in segment order, for architectures without
+        the lean forward in the order of `expanded`.
         """
-        return self._forward(batch if self._policy.is_lean else expanded(batch))[0]
+        return torch.cat([self._forward(part)[0] for part in self._microbatches(batch)])
+
+    @releases_threads
+    @torch.no_grad()
+    def divergences(self, batch: TrainingBatch) -> dict[tuple[str, float], float]:
+        """Sum of log(sampler / base) over the trained tokens that have one trajectory and one advantage, by both.
+
+        A batch whose advantages number the turns gives k1 of every turn (`training.divergence`).
+        """
+        sums: dict[tuple[str, float], float] = {}
+        for microbatch in self._microbatches(batch):
+            names = list(dict.fromkeys(sequence.trajectory_id for sequence in microbatch.sequences))
+            keys = zip(
+                (names[index] for index in trajectory_indices(microbatch)),
+                self._masked(microbatch, "advantages").tolist(),
+                strict=True,
+            )
+            differences_M = self._masked(microbatch, "sampled_logprobs") - self._reference(microbatch)
+            for key, difference in zip(keys, differences_M.tolist(), strict=True):
+                sums[key] = sums.get(key, 0.0) + difference
+        return sums
+
+    def _microbatches(self, batch: TrainingBatch) -> Iterator[TrainingBatch]:
+        for microbatch in pack(batch, self._max_tokens):
+            if microbatch.num_trained_tokens:
+                yield microbatch if self._policy.is_lean else expanded(microbatch)
 
     @releases_threads
     def load_weights(self, weights: Weights) -> None:
@@ -162,7 +212,8 @@ class TorchLearner:
         tensors = read_tensors(directory / "weights.safetensors")
         moments = read_tensors(directory / "optimizer.safetensors")
         state: dict[int, dict[str, Tensor]] = {}
-        for index, (name, parameter) in enumerate(self._policy.trained.items()):
+        index_of = {id(one): i for i, one in enumerate(p for g in self._optimizer.param_groups for p in g["params"])}
+        for name, parameter in self._policy.trained.items():
             slot = {key: moments.pop(f"{name}/{key}") for key in MOMENTS if f"{name}/{key}" in moments}
             fits = all(slot[key].shape == parameter.shape for key in MOMENTS[1:] if key in slot)
             if slot and not (len(slot) == len(MOMENTS) and fits):
@@ -170,7 +221,7 @@ class TorchLearner:
                     f"{directory}: the optimizer state of {name} does not fit this model; use another checkpoint."
                 )
             if slot:
-                state[index] = slot
+                state[index_of[id(parameter)]] = slot
         if moments:
             raise DataError(
                 f"{directory}: the optimizer state has an unknown {next(iter(moments))}; use another checkpoint."
@@ -178,13 +229,27 @@ class TorchLearner:
         self.load_weights(Weights(tensors=tensors, fingerprint=""))
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
-    def _forward(self, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
+    def _forward(self, batch: TrainingBatch, *, with_entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [M] of the masked tokens, in segment order."""
         policy = self._policy
         if not policy.is_lean:
-            return sequence_logprobs(policy, batch)
+            return sequence_logprobs(policy, batch, with_entropy_gradient=with_entropy_gradient)
         weights, linear = policy.differentiable(self._current())
-        return forest_logprobs(weights, layout(batch.segments, device=policy.device), linear=linear)
+        return forest_logprobs(
+            weights,
+            layout(batch.segments, device=policy.device),
+            linear=linear,
+            with_entropy_gradient=with_entropy_gradient,
+        )
+
+    @torch.no_grad()
+    def _reference(self, batch: TrainingBatch) -> Tensor:
+        """Log-probabilities [M] under the base model: the same weights with the adapter switched off."""
+        policy = self._policy
+        if not policy.is_lean:
+            with policy.module.disable_adapter():
+                return sequence_logprobs(policy, batch)[0]
+        return forest_logprobs(policy.base_weights(), layout(batch.segments, device=policy.device))[0]
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
         """A field of the segments at their masked tokens, [M]."""

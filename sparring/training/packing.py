@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from sparring.training.sequences import context_segment
 from sparring.types import TrainingBatch, TrainingSequence
@@ -12,9 +13,9 @@ from sparring.types import TrainingBatch, TrainingSequence
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     """Microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
 
-    Sequences stay in order, so that those of a group, which share their prompt, fall together. Every trained token is
-    in exactly one microbatch; prompts that two microbatches need are computed in both. A sequence that alone exceeds
-    the budget gets a microbatch of its own.
+    Trajectories stay whole, because some losses look at all tokens of one, and in order, so that those of a group,
+    which share their prompt, fall together. Every trained token is in exactly one microbatch; prompts that two
+    microbatches need are computed in both. A trajectory that alone exceeds the budget gets a microbatch of its own.
     """
     microbatches: list[TrainingBatch] = []
     owned: set[int] = set()
@@ -22,15 +23,17 @@ def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     chosen: list[TrainingSequence] = []
     needed: set[int] = set()
     size = 0
-    for sequence in batch.sequences:
-        new = [index for index in sequence.segments if index not in needed]
+    for _, members in groupby(batch.sequences, key=lambda sequence: sequence.trajectory_id):
+        sequences = list(members)
+        wanted = dict.fromkeys(index for sequence in sequences for index in sequence.segments)
+        new = [index for index in wanted if index not in needed]
         cost = sum(len(batch.segments[index].token_ids) for index in new)
         if chosen and size + cost > max_tokens:
             microbatches.append(_microbatch(batch, chosen, needed, owned))
             chosen, needed, size = [], set(), 0
-            new = list(sequence.segments)
+            new = list(wanted)
             cost = sum(len(batch.segments[index].token_ids) for index in new)
-        chosen.append(sequence)
+        chosen += sequences
         needed.update(new)
         size += cost
     if chosen:

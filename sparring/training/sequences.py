@@ -10,9 +10,10 @@ everybody's gradient. Sampled tokens are never merged: each is trained exactly o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sparring.algorithms.reductions import Counts, trajectory_mean
 from sparring.errors import DataError
 from sparring.types import (
     Outcome,
@@ -31,47 +32,80 @@ class _Line:
 
     parent: int | None
     prompt: tuple[int, ...]
-    advantage: float = 0.0
-    weight: float
+    weight: float = 0.0
     temperature: float = 1.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
     """As long as `ids`; None: not sampled."""
+    advantages: list[float] = field(default_factory=list)
+    """As long as `ids`."""
 
-    def extend(self, ids: Sequence[int], logprobs: Sequence[float | None]) -> None:
+    def extend(self, ids: Sequence[int], logprobs: Sequence[float | None], advantage: float = 0.0) -> None:
         assert len(ids) == len(logprobs)
         self.ids += ids
         self.logprobs += logprobs
+        self.advantages += [advantage] * len(ids)
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(logprob is not None for logprob in self.logprobs)
 
 
 def build_batch(
     groups: Sequence[TrajectoryGroup],
-    advantages: Mapping[str, float],
+    advantages: Mapping[str, Sequence[float]],
     *,
-    reduction: str = "trajectory_mean",
+    reduction: Callable[[Counts], float] = trajectory_mean,
     drop_zero_advantage: bool = True,
 ) -> TrainingBatch:
-    """The forest of a step. `advantages` holds one number for each trajectory id.
+    """The forest of a step. `advantages` holds a number for each turn, by trajectory id.
 
-    Reductions: `token_mean` divides by the trained tokens of all trajectories; `trajectory_mean` averages the token
-    means of trajectories, so that long ones and forked ones count like any other; `sum` divides by nothing.
     A trajectory without advantage has no gradient, so by default it is left out of the forest; it counts in the
-    denominators all the same, hence leaving it out saves time and changes nothing else. So does one without tokens.
+    divisors all the same, hence leaving it out saves time and changes nothing else. So does one without tokens.
 
     Raises DataError when a turn does not extend its parent token for token.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert all(trajectory.outcome is not Outcome.INFRASTRUCTURE_ERROR for trajectory in trajectories)
-    total_tokens = sum(trajectory.num_sampled_tokens for trajectory in trajectories)
+    whole = {
+        "tokens": sum(trajectory.num_sampled_tokens for trajectory in trajectories),
+        "sequences": sum(_num_leaves(trajectory) for trajectory in trajectories),
+        "trajectories": len(trajectories),
+        "prompts": len(groups),
+    }
     lines: list[_Line] = []
     leaves: list[tuple[int, str]] = []
-    for trajectory in trajectories:
-        advantage, num_tokens = advantages[trajectory.id], trajectory.num_sampled_tokens
-        if num_tokens == 0 or (drop_zero_advantage and advantage == 0.0):
-            continue
-        divisors = {"trajectory_mean": len(trajectories) * num_tokens, "token_mean": total_tokens, "sum": 1}
-        leaves += _add_trajectory(lines, trajectory, advantage, 1.0 / divisors[reduction])
+    for group in groups:
+        own_prompt = sum(trajectory.num_sampled_tokens for trajectory in group.trajectories)
+        for trajectory in group.trajectories:
+            turns, own_trajectory = advantages[trajectory.id], trajectory.num_sampled_tokens
+            if own_trajectory == 0 or (drop_zero_advantage and not any(turns)):
+                continue
+            ends = _add_trajectory(lines, trajectory, turns)
+            for path in _owned(lines, ends):
+                own = {"own_sequence": sum(line.num_sampled for line in path), "own_trajectory": own_trajectory}
+                for line in path:
+                    if line.num_sampled:
+                        line.weight = reduction(Counts(**whole, **own, own_prompt=own_prompt))
+            leaves += [(end, trajectory.id) for end in ends]
     return _assemble(lines, leaves)
+
+
+def _num_leaves(trajectory: Trajectory) -> int:
+    return len({turn.id for turn in trajectory.turns} - {turn.parent for turn in trajectory.turns})
+
+
+def _owned(lines: Sequence[_Line], ends: Sequence[int]) -> Iterator[list[_Line]]:
+    """For each leaf the lines from it to the root that no earlier leaf owns."""
+    seen: set[int] = set()
+    for end in ends:
+        path: list[_Line] = []
+        index: int | None = end
+        while index is not None and index not in seen:
+            seen.add(index)
+            path.append(lines[index])
+            index = lines[index].parent
+        yield path
 
 
 def demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> TrainingBatch:
@@ -119,6 +153,17 @@ def expanded(batch: TrainingBatch) -> TrainingBatch:
     return TrainingBatch(segments=tuple(segments), sequences=tuple(sequences))
 
 
+def trajectory_indices(batch: TrainingBatch) -> list[int]:
+    """For each trained token, in segment order, which trajectory of the batch it belongs to, counted from 0."""
+    index_of: dict[str, int] = {}
+    owner: dict[int, int] = {}
+    for sequence in batch.sequences:
+        number = index_of.setdefault(sequence.trajectory_id, len(index_of))
+        for segment in sequence.segments:
+            owner.setdefault(segment, number)
+    return [owner[place] for place, segment in enumerate(batch.segments) for masked in segment.mask if masked]
+
+
 def context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
     """A segment that is read and not trained."""
     zeros = (0.0,) * len(ids)
@@ -133,26 +178,20 @@ def context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
     )
 
 
-def _add_trajectory(
-    lines: list[_Line], trajectory: Trajectory, advantage: float, weight: float
-) -> list[tuple[int, str]]:
-    """Append a trajectory's turns: a line for each root and at each fork. Returns the leaves."""
+def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequence[float]) -> list[int]:
+    """Append a trajectory's turns: a line for each root and at each fork. Returns the lines that end in a leaf."""
     children: dict[int | None, list[Turn]] = {}
-    for turn in trajectory.turns:
+    advantage_of: dict[int, float] = {}
+    for turn, advantage in zip(trajectory.turns, advantages, strict=True):
         children.setdefault(turn.parent, []).append(turn)
-    leaves: list[tuple[int, str]] = []
+        advantage_of[turn.id] = advantage
+    leaves: list[int] = []
     pending: list[tuple[int, Turn]] = []
     num_placed = 0
 
     def begin(parent: int | None, turn: Turn, num_played: int) -> None:
-        line = _Line(
-            parent=parent,
-            prompt=turn.prompt_ids[num_played:],
-            advantage=advantage,
-            weight=weight,
-            temperature=_temperature(turn),
-        )
-        line.extend(turn.token_ids, turn.sampled_logprobs)
+        line = _Line(parent=parent, prompt=turn.prompt_ids[num_played:], temperature=_temperature(turn))
+        line.extend(turn.token_ids, turn.sampled_logprobs, advantage_of[turn.id])
         lines.append(line)
         pending.append((len(lines) - 1, turn))
 
@@ -167,7 +206,7 @@ def _add_trajectory(
         num_placed += 1
         following = children.get(turn.id, ())
         if not following:
-            leaves.append((index, trajectory.id))
+            leaves.append(index)
         played = turn.prompt_ids + turn.token_ids
         for child in following:
             if child.prompt_ids[: len(played)] != played:
@@ -178,7 +217,7 @@ def _add_trajectory(
             if len(following) == 1 and _temperature(child) == lines[index].temperature:
                 new = child.prompt_ids[len(played) :]
                 lines[index].extend(new, [None] * len(new))
-                lines[index].extend(child.token_ids, child.sampled_logprobs)
+                lines[index].extend(child.token_ids, child.sampled_logprobs, advantage_of[child.id])
                 pending.append((index, child))
             else:
                 begin(index, child, len(played))
@@ -226,7 +265,7 @@ def _segment(line: _Line, parent: int) -> TokenSegment:
         token_ids=tuple(line.ids),
         mask=mask,
         sampled_logprobs=tuple(0.0 if logprob is None else logprob for logprob in line.logprobs),
-        advantages=tuple(line.advantage if masked else 0.0 for masked in mask),
+        advantages=tuple(value if masked else 0.0 for value, masked in zip(line.advantages, mask, strict=True)),
         weights=tuple(line.weight if masked else 0.0 for masked in mask),
         temperature=line.temperature,
     )

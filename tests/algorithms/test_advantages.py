@@ -1,36 +1,248 @@
-"""Advantages against numbers derived by hand from the formulas."""
+"""Advantages against numbers derived by hand from the formulas, and the laws that they obey.
+
+Fixture A: two groups of four, with rewards [1, 0, .5, 0] and [1, 1, 0, 1] and trained lengths [3, 6, 4, 2 | 5, 1, 6, 3].
+Fixture C: rewards per turn [[0, 0, 1], [0, 1], [1, 0, 0, 0]].
+"""
+
+import math
+import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sparring.algorithms.advantages import ADVANTAGES, group_based, rloo
+from sparring.algorithms.advantages import ADVANTAGES, Rewarded
+from sparring.algorithms.choice import PER_TURN, UNGROUPED
+from sparring.errors import DataError
 
-ONE_AND_A_HALF = [1.0, 0.0, 0.5, 0.0]
-THREE_OF_FOUR = [1.0, 1.0, 0.0, 1.0]
+REWARDS = ([1.0, 0.0, 0.5, 0.0], [1.0, 1.0, 0.0, 1.0])
+LENGTHS = ([3, 6, 4, 2], [5, 1, 6, 3])
+BINARY = ("pass_at_k",)
+"""Methods that take rewards of 0 and 1 only."""
+
+
+def played(turn_rewards, turn_tokens=None):
+    tokens = turn_tokens or [1] * len(turn_rewards)
+    return Rewarded(total=math.fsum(turn_rewards), turn_rewards=tuple(turn_rewards), turn_tokens=tuple(tokens))
+
+
+FIXTURE_A = [
+    [played([reward], [length]) for reward, length in zip(*rows, strict=True)]
+    for rows in zip(REWARDS, LENGTHS, strict=True)
+]
+FIXTURE_C = [[played([0, 0, 1]), played([0, 1]), played([1, 0, 0, 0])]]
+
+
+def flat(name, groups=FIXTURE_A, **knobs):
+    """One number a trajectory, for trajectories of one turn."""
+    return [turns[0] for members in ADVANTAGES[name](groups, **knobs) for turns in members]
 
 
 def test_group_based_divides_by_the_unbiased_standard_deviation():
-    # mean 0.375, squared deviations sum to 0.6875, std = sqrt(0.6875 / 3) = 0.478714
-    assert group_based(ONE_AND_A_HALF) == pytest.approx([1.30558, -0.783348, 0.261116, -0.783348], abs=1e-6)
-    assert group_based(THREE_OF_FOUR) == pytest.approx([0.499999, 0.499999, -1.499997, 0.499999], abs=1e-6)
+    # First group: mean 0.375, squared distances sum to 0.6875, std = sqrt(0.6875 / 3) = 0.478714, 0.625 / 0.478715.
+    # Second group: mean 0.75, std = sqrt(0.75 / 3) = 0.5.
+    expected = [1.30558, -0.783348, 0.261116, -0.783348, 0.499999, 0.499999, -1.499997, 0.499999]
+    assert flat("group_based") == pytest.approx(expected, abs=1e-6)
+
+
+def test_group_based_with_the_population_standard_deviation():
+    # sqrt(0.6875 / 4) = 0.414578 and sqrt(0.75 / 4) = 0.433013.
+    expected = [0.625 / 0.414579, -0.375 / 0.414579, 0.125 / 0.414579, -0.375 / 0.414579]
+    expected += [0.25 / 0.433014, 0.25 / 0.433014, -0.75 / 0.433014, 0.25 / 0.433014]
+    assert flat("group_based", advantage_std="population") == pytest.approx(expected, abs=1e-5)
 
 
 def test_group_based_without_normalization_is_the_distance_from_the_mean():
-    assert group_based(ONE_AND_A_HALF, normalize=False) == pytest.approx([0.625, -0.375, 0.125, -0.375])
-    assert group_based(THREE_OF_FOUR, normalize=False) == pytest.approx([0.25, 0.25, -0.75, 0.25])
+    expected = [0.625, -0.375, 0.125, -0.375, 0.25, 0.25, -0.75, 0.25]
+    assert flat("group_based", advantage_normalization=False) == pytest.approx(expected, abs=1e-6)
 
 
 def test_rloo_compares_with_the_mean_of_the_others():
-    # the first of a: 1 - (0 + 0.5 + 0) / 3
-    assert rloo(ONE_AND_A_HALF) == pytest.approx([5 / 6, -0.5, 1 / 6, -0.5])
-    assert rloo(THREE_OF_FOUR) == pytest.approx([1 / 3, 1 / 3, -1.0, 1 / 3])
+    # The first: 1 - (0 + 0.5 + 0) / 3.
+    expected = [5 / 6, -0.5, 1 / 6, -0.5, 1 / 3, 1 / 3, -1.0, 1 / 3]
+    assert flat("rloo") == pytest.approx(expected, abs=1e-6)
+
+
+def test_opo_weights_the_baseline_by_length():
+    # First group: (3 * 1 + 4 * 0.5) / 15 = 1/3. Second: (5 + 1 + 3) / 15 = 0.6.
+    expected = [2 / 3, -1 / 3, 1 / 6, -1 / 3, 0.4, 0.4, -0.6, 0.4]
+    assert flat("opo") == pytest.approx(expected, abs=1e-6)
+
+
+def test_gpg_scales_by_the_share_of_rewards_that_are_not_zero():
+    # 5 of 8 rewards are not 0: alpha = 1.6.
+    expected = [1.0, -0.6, 0.2, -0.6, 0.4, 0.4, -1.2, 0.4]
+    assert flat("gpg") == pytest.approx(expected, abs=1e-6)
+
+
+def test_gpg_of_a_batch_without_rewards_is_zero():
+    assert flat("gpg", [[played([0.0]), played([0.0])]]) == [0.0, 0.0]
+
+
+def test_grpo_passk_rewards_the_lead_of_the_best():
+    # First group: lead 0.5, std 0.478714. Second: three are best, so nobody leads.
+    assert flat("grpo_passk") == pytest.approx([1.044464, 0, 0, 0, 0, 0, 0, 0], abs=1e-6)
+    assert flat("grpo_passk", advantage_normalization=False) == pytest.approx([0.5, 0, 0, 0, 0, 0, 0, 0], abs=1e-6)
+
+
+def test_reinforce_pp_whitens_rewards_over_tokens():
+    # 30 tokens; mean = (3 * 1 + 4 * 0.5 + 5 + 1 + 3) / 30 = 14/30. Squared distances, token by token:
+    # 12 at 1 (8/15), 4 at 0.5 (1/30), 14 at 0 (7/15): 3.413333 + 0.004444 + 3.048889 = 6.466667; variance / 29 = 0.222989.
+    expected = [1.129425, -0.988247, 0.070589, -0.988247, 1.129425, 1.129425, -0.988247, 1.129425]
+    assert flat("reinforce_pp") == pytest.approx(expected, abs=1e-6)
+
+
+def test_reinforce_pp_baseline_whitens_what_the_group_leaves():
+    # Centred rewards as in group_based; their mean over the 30 tokens is (1.875 - 2.25 + 0.5 - 0.75 + 1.25 + 0.25 - 4.5
+    # + 0.75) / 30 = -0.095833.
+    expected = [1.581928, -0.612654, 0.484637, -0.612654, 0.75896, 0.75896, -1.435623, 0.75896]
+    assert flat("reinforce_pp_baseline") == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("num_right", "right", "wrong"),
+    [
+        # n = 4, k = 2, one right: rho = 1 - C(3,2) / C(4,2) = 0.5, sigma = 0.5; wrong: (0.5 - C(2,1) / C(3,1)) / 0.5.
+        (1, 0.999998, -0.333333),
+        # Two right: rho = 1 - 1/6, sigma = sqrt(5) / 6; right: 1 / sqrt(5), wrong: (1/6 - 1/3) / sigma.
+        (2, 0.447212, -0.447212),
+        # Three right: no pair misses, so pass@2 cannot rise.
+        (3, 0.0, 0.0),
+    ],
+)
+def test_pass_at_k_is_the_mean_over_all_subsets(num_right, right, wrong):
+    rewards = [1.0] * num_right + [0.0] * (4 - num_right)
+    found = flat("pass_at_k", [[played([reward]) for reward in rewards]], pass_k=2)
+    assert found == pytest.approx([right] * num_right + [wrong] * (4 - num_right), abs=1e-6)
+
+
+def test_pass_at_k_refuses_rewards_between_0_and_1_and_groups_smaller_than_k():
+    with pytest.raises(DataError, match=r"counts successes, but a reward is 0\.5; give rewards of 0 and 1"):
+        ADVANTAGES["pass_at_k"](FIXTURE_A)
+    with pytest.raises(DataError, match="pass_k is 3, but a group kept only 2 trajectories"):
+        ADVANTAGES["pass_at_k"]([[played([1.0]), played([0.0])]], pass_k=3)
+
+
+# Credit for turns.
+
+
+def test_monte_carlo_is_the_return_to_go():
+    assert ADVANTAGES["monte_carlo"](FIXTURE_C) == [[[1, 1, 1], [1, 1], [1, 0, 0, 0]]]
+    discounted = ADVANTAGES["monte_carlo"](FIXTURE_C, gamma=0.9)[0]
+    assert discounted[0] == pytest.approx([0.81, 0.9, 1.0])
+    assert discounted[1:] == [[0.9, 1.0], [1.0, 0.0, 0.0, 0.0]]
+
+
+def test_return_to_go_loo_compares_with_others_at_the_same_turn():
+    # Turn 1: all 1. Turn 2: 1, 1, 0: 1 - 0.5, 1 - 0.5, 0 - 1. Turn 3: 1 and 0, each against the other. Turn 4: alone, 0.
+    first, second, third = ADVANTAGES["return_to_go_loo"](FIXTURE_C)[0]
+    assert (first, second, third) == ([0.0, 0.5, 1.0], [0.0, 0.5], [0.0, -1.0, -1.0, 0.0])
+
+
+def test_a_turn_that_nobody_else_reached_has_no_baseline():
+    (first, second) = ADVANTAGES["return_to_go_loo"]([[played([0, 0, 1]), played([0.5])]])[0]
+    assert (first, second) == ([0.5, 1.0, 1.0], [-0.5])
+    (first, second) = ADVANTAGES["group_based_per_turn"](
+        [[played([0, 1]), played([0.5])]], advantage_normalization=True
+    )[0]
+    # Turn 1: std of (1, 0.5) = 0.353553. Turn 2: alone, so there is nothing to divide by.
+    assert first == pytest.approx([0.5 / 0.353554, 0.0], abs=1e-5)
+
+
+def test_group_based_per_turn_is_the_same_rule_and_can_be_normalized():
+    assert ADVANTAGES["group_based_per_turn"](FIXTURE_C) == ADVANTAGES["return_to_go_loo"](FIXTURE_C)
+    first, second, third = ADVANTAGES["group_based_per_turn"](FIXTURE_C, advantage_normalization=True)[0]
+    # Turn 2: std of (1, 1, 0) = 0.577350. Turn 3: std of (1, 0) = 0.707107.
+    assert first == pytest.approx([0.0, 0.5 / 0.577351, 1 / 0.707108], abs=1e-5)
+    assert second == pytest.approx([0.0, 0.5 / 0.577351], abs=1e-5)
+    assert third == pytest.approx([0.0, -1 / 0.577351, -1 / 0.707108, 0.0], abs=1e-5)
+
+
+def test_the_immediate_form_centres_every_reward_and_sums_forward():
+    # Centred: turn 1 (-1/3, -1/3, 2/3), turn 2 (-1/3, 2/3, -1/3), turn 3 (1/2, -, -1/2), turn 4 alone.
+    # Summed forward: 1/2; 1/2 - 1/3; ...
+    first, second, third = ADVANTAGES["group_based_per_turn_immediate"](FIXTURE_C)[0]
+    assert first == pytest.approx([-1 / 6, 1 / 6, 1 / 2])
+    assert second == pytest.approx([1 / 3, 2 / 3])
+    assert third == pytest.approx([-1 / 6, -5 / 6, -1 / 2, 0.0])
+
+
+# Laws.
+
+rewards_of_a_group = st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=2, max_size=6)
+
+
+def random_groups(seed, *, binary=False):
+    rng = random.Random(seed)
+    reward = (lambda: float(rng.randrange(2))) if binary else (lambda: round(rng.uniform(-1, 2), 3))
+
+    def member():
+        count = rng.randrange(1, 5)
+        rewards = [0.0] * (count - 1) + [reward()] if binary else [reward() for _ in range(count)]
+        return played(rewards, [rng.randrange(1, 9) for _ in range(count)])
+
+    return [[member() for _ in range(rng.randrange(2, 6))] for _ in range(rng.randrange(1, 4))]
+
+
+@pytest.mark.parametrize("name", sorted(set(ADVANTAGES) - set(UNGROUPED) - set(BINARY)))
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
+def test_a_group_without_differences_has_exactly_no_advantage(name, reward):
+    groups = [[played([reward]) for _ in range(3)], [played([reward]) for _ in range(2)]]
+    assert ADVANTAGES[name](groups) == [[[0.0]] * 3, [[0.0]] * 2]
+
+
+@pytest.mark.parametrize("name", ["group_based", "rloo", "gpg"])
+@given(rewards=rewards_of_a_group)
+def test_advantages_of_a_group_sum_to_zero(name, rewards):
+    assert sum(flat(name, [[played([reward]) for reward in rewards]])) == pytest.approx(0.0, abs=1e-6)
+
+
+@given(seed=st.integers(0, 10_000))
+def test_advantages_of_a_turn_sum_to_zero(seed):
+    for members in ADVANTAGES["return_to_go_loo"](random_groups(seed)):
+        for turn in range(max(map(len, members))):
+            present = [row[turn] for row in members if len(row) > turn]
+            assert len(present) == 1 or sum(present) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
+@given(seed=st.integers(0, 10_000))
+def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(name, seed):
+    groups = random_groups(seed)
+    weighted = [
+        (advantage, tokens)
+        for group, members in zip(groups, ADVANTAGES[name](groups), strict=True)
+        for member, turns in zip(group, members, strict=True)
+        for advantage, tokens in zip(turns, member.turn_tokens, strict=True)
+    ]
+    total = sum(tokens for _, tokens in weighted)
+    assert sum(a * tokens for a, tokens in weighted) == pytest.approx(0.0, abs=1e-6)
+    variance = sum(a * a * tokens for a, tokens in weighted) / (total - 1)
+    assert variance == pytest.approx(1.0, abs=1e-3) or variance == 0.0
 
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES))
-@pytest.mark.parametrize("rewards", [[0.7], [0.1, 0.1, 0.1], [1.0, 1.0]])
-def test_a_group_without_differences_has_exactly_no_advantage(name, rewards):
-    assert ADVANTAGES[name](rewards) == [0.0] * len(rewards)
+@given(seed=st.integers(0, 10_000))
+def test_the_order_of_groups_and_of_members_does_not_matter(name, seed):
+    groups = random_groups(seed, binary=name in BINARY)
+    rng = random.Random(seed)
+    order = rng.sample(range(len(groups)), len(groups))
+    inner = [rng.sample(range(len(group)), len(group)) for group in groups]
+    shuffled = [[groups[g][i] for i in inner[g]] for g in order]
+    expected, found = ADVANTAGES[name](groups), ADVANTAGES[name](shuffled)
+    for place, g in enumerate(order):
+        for member, i in enumerate(inner[g]):
+            if name == "grpo_passk" and [m.total for m in groups[g]].count(max(m.total for m in groups[g])) > 1:
+                continue  # whoever of the equally best comes first leads by 0
+            assert found[place][member] == pytest.approx(expected[g][i], abs=1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES))
-def test_advantages_of_a_group_sum_to_zero(name):
-    assert sum(ADVANTAGES[name]([0.1, 0.9, 0.3, -2.0, 0.25])) == pytest.approx(0.0, abs=1e-9)
+@given(seed=st.integers(0, 10_000))
+def test_every_turn_gets_a_finite_number(name, seed):
+    groups = random_groups(seed, binary=name in BINARY)
+    for group, members in zip(groups, ADVANTAGES[name](groups), strict=True):
+        for member, turns in zip(group, members, strict=True):
+            assert len(turns) == len(member.turn_rewards)
+            assert all(map(math.isfinite, turns))
+            assert name in PER_TURN or len(set(turns)) == 1

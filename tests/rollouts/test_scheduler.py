@@ -203,3 +203,47 @@ def test_what_was_played_but_not_trained_is_discarded_when_the_run_stops() -> No
     counts = asyncio.run(main())
     assert counts["trained"] == 3
     assert counts["discarded/operator_cancel"] == 6 == counts["planned_total"] - 3
+
+
+@pytest.mark.parametrize(
+    ("refill", "num_silent", "num_plans"), [(0, 2, 20), (3, 2, 20), (1, 2, 20), (3, 3, 4), (50, 20, 20)]
+)
+def test_groups_of_equals_are_replaced_as_long_as_there_are_others(
+    refill: int, num_silent: int, num_plans: int
+) -> None:
+    """The first `num_silent` groups teach nothing; two groups make a batch."""
+
+    async def play_group(plan: GroupPlan) -> TrajectoryGroup:
+        await asyncio.sleep(0)
+        members = []
+        for attempt in range(2):
+            rollout_id = f"{plan.position}-{attempt}"
+            ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=attempt)
+            for state in ("LEASED", "RUNNING", "FINISHED", "SCORED", "ADMITTED"):
+                ledger.advance_nowait(rollout_id, RolloutState[state])
+            reward = 0.5 if plan.position < num_silent else float(attempt)
+            members.append(
+                Trajectory(
+                    id=rollout_id, task=plan.task, attempt=attempt, turns=(), messages=(), outcome=Outcome.FINISHED,
+                    reward=Reward(total=reward), score=None,
+                )
+            )  # fmt: skip
+        return TrajectoryGroup(task=plan.task, trajectories=tuple(members))
+
+    async def main() -> tuple[list[str], list[str], dict[str, int]]:
+        scheduler = Scheduler(
+            play_group=play_group, plans=plans(num_plans), ledger=ledger, groups_per_step=2, max_steps_off_policy=0,
+            refill_groups=refill,
+        )  # fmt: skip
+        async with scheduler:
+            batch = await scheduler.next_batch()
+            scheduler.release(1)
+            return [g.task.id for g in batch], [g.task.id for g in scheduler.replaced], ledger.counts()
+
+    with Ledger() as ledger:
+        batch, replaced, counts = asyncio.run(main())
+    expected_replaced = min(refill, num_silent)
+    assert replaced == [f"t{i}" for i in range(expected_replaced)]
+    rest = [f"t{i}" for i in range(expected_replaced, num_plans)]
+    assert batch == rest[:2]
+    assert counts.get("discarded/zero_signal", 0) == 2 * expected_replaced

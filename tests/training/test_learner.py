@@ -8,9 +8,19 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparring.algorithms.reductions import REDUCTIONS
 from sparring.errors import ConfigError, DataError
+from sparring.training import sequences
+from sparring.training.divergence import penalized
 from sparring.training.learner import TorchLearner
-from sparring.training.sequences import build_batch, demonstration_batch, expanded
+from sparring.training.sequences import demonstration_batch, expanded
+
+
+def build_batch(groups, advantages, *, reduction="trajectory_mean", **options):
+    """`sequences.build_batch` with one advantage a trajectory."""
+    spread = {t.id: (advantages[t.id],) * len(t.turns) for g in groups for t in g.trajectories}
+    return sequences.build_batch(groups, spread, reduction=REDUCTIONS[reduction], **options)
+
 
 EVERY_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -288,3 +298,113 @@ def test_state_of_another_adapter_is_refused_by_name_and_changes_nothing(tiny_po
     with pytest.raises(DataError, match=r"optimizer\.safetensors cannot be read"):
         learner.load_state(tmp_path)
     assert policy.snapshot().fingerprint == before
+
+
+# What surrounds the loss.
+
+
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "generic"])
+@pytest.mark.parametrize("targets", [EVERY_LINEAR, ("lm_head", "q_proj")], ids=["frozen head", "trained head"])
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_the_entropy_bonus_has_the_gradient_of_the_entropy(tiny_policy, batch, targets, lean):
+    policy = tiny_policy(targets)
+    whole = expanded(batch)
+    # With advantages of 0 only the bonus has a gradient; written out over transformers' forward.
+    silent = replace(whole, segments=tuple(replace(s, advantages=(0.0,) * len(s.advantages)) for s in whole.segments))
+    total = torch.zeros(())
+    for sequence in silent.sequences:
+        segments = [silent.segments[index] for index in sequence.segments]
+        ids = torch.tensor([[token for s in segments for token in s.token_ids]])
+        mask = torch.tensor([m for s in segments for m in s.mask])
+        weights = torch.tensor([w for s in segments for w in s.weights])
+        temperatures = torch.tensor([s.temperature for s in segments for _ in s.mask])
+        logprobs = (policy.module(input_ids=ids).logits[0, :-1] / temperatures[1:, None]).log_softmax(-1)
+        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        total = total - 0.5 * (entropies * weights[1:])[mask[1:]].sum()
+    total.backward()
+    expected = gradients(policy)
+    for parameter in policy.trained.values():
+        parameter.grad = None
+    policy.is_lean = lean
+    metrics = TorchLearner(policy).forward_backward(silent, "ppo", CLIP | {"entropy_coef": 0.5})
+    assert metrics["training/loss"] == pytest.approx(total.item(), rel=1e-4)
+    assert distance(gradients(policy), expected) <= 1e-4
+
+
+@pytest.mark.parametrize("lean", [True, False], ids=["lean", "generic"])
+def test_the_reference_is_the_model_with_its_adapter_switched_off(tiny_policy, batch, lean):
+    policy = tiny_policy()
+    whole = expanded(batch)
+    with policy.module.disable_adapter(), torch.no_grad():
+        reference = transformers_logprobs(policy, whole)
+    with torch.no_grad():
+        difference = transformers_logprobs(policy, whole) - reference
+    policy.is_lean = lean
+    learner = TorchLearner(policy)
+    metrics = learner.forward_backward(batch, "ppo", CLIP | {"kl_coef": 0.1})
+    assert metrics["training/reference_kl_k1"] == pytest.approx(difference.mean().item(), abs=1e-5)
+    assert metrics["training/reference_kl_k2"] == pytest.approx(difference.square().mean().item() / 2, abs=1e-5)
+    assert difference.abs().max() > 0.05  # else the comparison would prove little
+
+
+@pytest.mark.parametrize("budget", [1, 25, 10_000])
+@pytest.mark.parametrize(
+    "config",
+    [{"off_policy_correction": "sequence_mask", "correction_high": 1e6}, {"off_policy_correction": "sequence_tis"}],
+)
+def test_losses_over_whole_trajectories_do_not_depend_on_microbatches(tiny_policy, batch, budget, config):
+    found = []
+    for tokens in (budget, 1_000_000):
+        policy = tiny_policy()
+        learner = TorchLearner(policy, max_tokens_per_microbatch=tokens)
+        metrics = learner.forward_backward(
+            batch, "gspo", config | {"clip_low_threshold": 0.0, "clip_high_threshold": 1e9}
+        )
+        found.append((metrics["training/loss"], gradients(policy)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    assert distance(found[0][1], found[1][1]) <= 1e-4
+
+
+@pytest.mark.parametrize("budget", [1, 25, 10_000])
+def test_three_policies_take_the_log_probabilities_before_the_step(tiny_policy, batch, budget):
+    policy = tiny_policy()
+    learner = TorchLearner(policy, max_tokens_per_microbatch=budget)
+    config = CLIP | {"policy_ratio": "three_policy", "off_policy_correction": "token_tis"}
+    before = learner.logprobs(batch)
+    first = learner.forward_backward(batch, "ppo", config, before)
+    assert first["training/clip_fraction"] == 0  # the ratio is 1
+    learner.optim_step(0.3)
+    second = learner.forward_backward(batch, "ppo", config, before)
+    assert second["training/clip_fraction"] > 0
+
+
+def test_b_matrices_learn_faster_by_the_ratio_of_lora_plus(tiny_policy, batch):
+    policy = tiny_policy()
+    before = {name: one.detach().clone() for name, one in policy.trained.items()}
+    learner = TorchLearner(policy, lora_plus_lr_ratio=8.0, grad_clip_norm=0)
+    learner.forward_backward(batch, "ppo", CLIP)
+    learner.optim_step(0.01)
+    # AdamW's first step moves every weight that has a gradient by the rate.
+    for name, one in policy.trained.items():
+        moved = (one.detach() - before[name]).abs().max().item()
+        assert moved == pytest.approx(0.08 if ".lora_B." in name else 0.01, rel=1e-3)
+
+
+def test_the_divergence_can_be_a_part_of_the_reward(tiny_policy, turn, group):
+    policy = tiny_policy()
+    fork = [
+        turn(0, None, [5, 6], [7, 8, 9]),
+        turn(1, 0, [5, 6, 7, 8, 9, 10], [12]),
+        turn(2, 0, [5, 6, 7, 8, 9, 11], [15, 3]),
+    ]
+    played = group("a", fork, [turn(0, None, [5, 6], [20, 21])])
+    (changed,) = penalized([played], TorchLearner(policy, max_tokens_per_microbatch=6), coef=0.5)
+    with policy.module.disable_adapter(), torch.no_grad():
+        for trajectory, penal in zip(played.trajectories, changed.trajectories, strict=True):
+            total = 0.0
+            for one in trajectory.turns:
+                ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
+                logprobs = policy.module(input_ids=ids).logits[0].log_softmax(-1)
+                places = range(len(one.prompt_ids) - 1, ids.shape[1] - 1)
+                total += sum(-1.0 - logprobs[place, ids[0, place + 1]].item() for place in places)
+            assert penal.reward.total == pytest.approx(-0.5 * total, abs=1e-4)

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparring.algorithms.reductions import REDUCTIONS
 from sparring.errors import DataError
+from sparring.training import sequences
 from sparring.training.packing import pack
-from sparring.training.sequences import build_batch, demonstration_batch, expanded
+from sparring.training.sequences import demonstration_batch, expanded
 from sparring.types import Outcome
+
+
+def build_batch(groups, advantages, *, reduction="trajectory_mean", **options):
+    """`sequences.build_batch` with one advantage a trajectory."""
+    spread = {t.id: (advantages[t.id],) * len(t.turns) for g in groups for t in g.trajectories}
+    return sequences.build_batch(groups, spread, reduction=REDUCTIONS[reduction], **options)
 
 
 def masked(batch):
@@ -166,7 +174,7 @@ def test_every_sampled_token_is_trained_once_in_its_context_however_shared_and_p
     assert contexts(expanded(batch)) == expected
     parts = pack(batch, budget)
     assert sum((contexts(part) for part in parts), Counter()) == expected
-    assert all(part.num_tokens <= budget or len(part.sequences) == 1 for part in parts)
+    assert all(part.num_tokens <= budget or len({s.trajectory_id for s in part.sequences}) == 1 for part in parts)
     for part in [batch, *parts]:
         assert all(s.parent is None or s.parent < index for index, s in enumerate(part.segments))
         assert all(not s.mask[0] for s in part.segments if s.parent is None)

@@ -1,0 +1,77 @@
+"""Off-policy corrections: how much a token may count that a different policy sampled. Pure functions.
+
+A correction takes log w [M], the log-ratio between the policy that should have sampled and the one that did, and which
+trajectory each token belongs to, and returns what to use in place of w, [M], without gradient. With two policies w is
+the ratio of the loss itself (policy / sampler); with three it is (policy before the step / sampler), and the loss's own
+ratio is (policy / policy before the step) (arXiv:2505.24298, section 5.2).
+
+The keyword arguments are keys of `[algorithm]`. Products over trajectories are taken in logarithms and bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sparring.algorithms.losses import trajectory_means
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_LOG = 20.0
+"""Products beyond exp(20) are as good as infinite, and every bound is below."""
+
+
+def none(log_weights_M: Tensor, trajectory_M: Tensor) -> Tensor:
+    """w as it is."""
+    return log_weights_M.exp()
+
+
+def token_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high: float = 2.0) -> Tensor:
+    """min(w, high) for each token: truncated importance sampling (fengyao.notion.site/off-policy-rl)."""
+    return log_weights_M.exp().clamp(max=correction_high)
+
+
+def sequence_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high: float = 2.0) -> Tensor:
+    """min(prod w, high): one weight for all tokens of a trajectory. Saturates on long ones."""
+    return _products(log_weights_M, trajectory_M).clamp(max=correction_high)
+
+
+def icepop(
+    log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.5, correction_high: float = 2.0
+) -> Tensor:
+    """w where low <= w <= high, else 0: tokens on which the policies disagree are left out (IcePop)."""
+    weights_M = log_weights_M.exp()
+    return weights_M * ((weights_M >= correction_low) & (weights_M <= correction_high))
+
+
+def sequence_mask(
+    log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.0, correction_high: float = 3.0
+) -> Tensor:
+    """w in trajectories with low <= prod w <= high, 0 in all others."""
+    products_M = _products(log_weights_M, trajectory_M)
+    return log_weights_M.exp() * ((products_M >= correction_low) & (products_M <= correction_high))
+
+
+def geometric_mask(
+    log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.99, correction_high: float = 1.01
+) -> Tensor:
+    """w in trajectories whose geometric mean of w is within [low, high], 0 in all others (arXiv:2512.23075)."""
+    means_M = trajectory_means(log_weights_M, trajectory_M)[trajectory_M].exp()
+    return log_weights_M.exp() * ((means_M >= correction_low) & (means_M <= correction_high))
+
+
+CORRECTIONS: dict[str, Callable[..., Tensor]] = {
+    "none": none,
+    "token_tis": token_tis,
+    "sequence_tis": sequence_tis,
+    "icepop": icepop,
+    "sequence_mask": sequence_mask,
+    "geometric_mask": geometric_mask,
+}
+
+
+def _products(log_weights_M: Tensor, trajectory_M: Tensor) -> Tensor:
+    counts = trajectory_M.bincount()
+    sums = trajectory_means(log_weights_M, trajectory_M) * counts
+    return sums.clamp(-LARGEST_LOG, LARGEST_LOG).exp()[trajectory_M]

@@ -1,0 +1,84 @@
+"""From played groups to one advantage a turn: what an estimator gets to see, and checks of what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from sparring.algorithms.advantages import Advantages, Group, Rewarded
+from sparring.errors import DataError
+from sparring.types import Trajectory, TrajectoryGroup
+
+TurnAdvantages: TypeAlias = Mapping[str, tuple[float, ...]]
+"""By trajectory id: one number for each of its turns, in their order."""
+
+
+def credit(
+    groups: Sequence[TrajectoryGroup],
+    estimator: Callable[[Sequence[Group]], Advantages],
+    *,
+    sums_turn_rewards: bool | None,
+) -> TurnAdvantages:
+    """The advantage of every turn. `sums_turn_rewards` None: the estimator reads rewards per turn; False refuses them.
+
+    Raises DataError for rewards per turn that the estimator would not read, and for an estimator of the user's own that
+    does not give one finite number a turn.
+    """
+    if sums_turn_rewards is False:
+        _refuse_turn_rewards(groups)
+    seen = [[rewarded(trajectory) for trajectory in group.trajectories] for group in groups]
+    advantages = estimator(seen)
+    named: dict[str, tuple[float, ...]] = {}
+    if len(advantages) != len(groups):
+        raise DataError(f"advantage_method gave advantages for {len(advantages)} of {len(groups)} groups; give all.")
+    for group, members in zip(groups, advantages, strict=True):
+        if len(members) != len(group.trajectories):
+            raise DataError(
+                f"advantage_method gave {len(members)} advantages for the {len(group.trajectories)} trajectories of task "
+                f"{group.task.id}; give one list for each."
+            )
+        for trajectory, turns in zip(group.trajectories, members, strict=True):
+            named[trajectory.id] = _checked(trajectory, turns)
+    return named
+
+
+def rewarded(trajectory: Trajectory) -> Rewarded:
+    """A trajectory as an estimator sees it; a reward of the whole stands at the last turn."""
+    reward = trajectory.reward
+    assert reward is not None, "a trajectory without reward was admitted"
+    if reward.per_turn is not None:
+        turn_rewards = [reward.per_turn.get(turn.id, 0.0) for turn in trajectory.turns]
+    else:
+        turn_rewards = [0.0] * len(trajectory.turns)
+        turn_rewards[-1:] = [reward.total] * bool(trajectory.turns)
+    return Rewarded(
+        total=reward.total,
+        turn_rewards=tuple(turn_rewards),
+        turn_tokens=tuple(len(turn.token_ids) for turn in trajectory.turns),
+    )
+
+
+def _refuse_turn_rewards(groups: Sequence[TrajectoryGroup]) -> None:
+    for group in groups:
+        for trajectory in group.trajectories:
+            if trajectory.reward is not None and trajectory.reward.per_turn is not None:
+                raise DataError(
+                    f"the reward of trajectory {trajectory.id} is given per turn, but algorithm.advantage_method gives a "
+                    "trajectory one advantage and would not read that. Use 'group_based_per_turn', or say "
+                    "algorithm.turn_rewards = 'sum'."
+                )
+
+
+def _checked(trajectory: Trajectory, turns: Sequence[float]) -> tuple[float, ...]:
+    if len(turns) != len(trajectory.turns):
+        raise DataError(
+            f"advantage_method gave {len(turns)} numbers for the {len(trajectory.turns)} turns of trajectory "
+            f"{trajectory.id}; give one for each."
+        )
+    for number in turns:
+        if not math.isfinite(number):
+            raise DataError(
+                f"advantage_method gave {number} for a turn of trajectory {trajectory.id}; give finite numbers."
+            )
+    return tuple(float(number) for number in turns)

@@ -1,0 +1,109 @@
+"""What one optimizer step minimizes: a loss, corrected for who sampled, with an entropy bonus and a divergence if asked.
+
+    w = correction(policy that should have sampled / policy that did)
+    loss of a token = w * loss(rho, A) - entropy_coef * H + kl_coef * k(policy / base)
+
+With two policies rho is policy / sampler and the loss already carries it, so what remains to multiply with is w / rho.
+With three, rho is policy / policy before the step, and w is policy before the step / sampler (arXiv:2505.24298).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparring.algorithms.choice import ROOMS, WITHOUT_RATIO, bind
+from sparring.algorithms.corrections import none
+from sparring.algorithms.losses import LOSSES, PerToken, Tokens, effective_sample_size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A loss with everything around it. `from_config` reads the flat settings that a learner is given."""
+
+    loss: Callable[..., PerToken]
+    carries_ratio: bool = True
+    """Whether the loss has rho as a factor."""
+    correction: Callable[..., Tensor] = none
+    corrects: bool = False
+    is_three_policy: bool = False
+    entropy_coef: float = 0.0
+    kl_coef: float = 0.0
+    kl_form: str = "loss_k2"
+    is_supervised: bool = False
+
+    @classmethod
+    def from_config(
+        cls, loss_fn: str, config: Mapping[str, Any], losses: Mapping[str, Callable[..., PerToken]] = LOSSES
+    ) -> Objective:
+        """`config` holds the knobs of loss and correction, `off_policy_correction`, `policy_ratio`, `entropy_coef`,
+        `kl_coef` and `kl_form`; what is missing has its default, what nobody reads is ignored."""
+        correction = config.get("off_policy_correction", "none")
+        return cls(
+            loss=bind(losses[loss_fn], config),
+            carries_ratio=loss_fn not in WITHOUT_RATIO,
+            correction=bind(ROOMS["off_policy_correction"][correction], config),
+            corrects=correction != "none",
+            is_three_policy=config.get("policy_ratio") == "three_policy",
+            entropy_coef=config.get("entropy_coef", 0.0),
+            kl_coef=config.get("kl_coef", 0.0) if config.get("kl_form", "loss_k2") != "reward_k1" else 0.0,
+            kl_form=config.get("kl_form", "loss_k2"),
+            is_supervised=loss_fn == "cross_entropy",
+        )
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        *,
+        sampled_M: Tensor,
+        entropies_M: Tensor | None = None,
+        reference_M: Tensor | None = None,
+    ) -> PerToken:
+        """The loss of each token and its metrics. `sampled_M` are the log-probabilities under the sampler;
+        `entropies_M` (with gradient) and `reference_M` are needed where their coefficients are not 0."""
+        loss_M, metrics = self.loss(tokens)
+        if self.corrects:
+            proximal_M = tokens.old_M if self.is_three_policy else tokens.logprobs_M.detach()
+            log_weights_M = proximal_M - sampled_M
+            weights_M = self.correction(log_weights_M, tokens.trajectory_M)
+            if not self.is_three_policy and self.carries_ratio:
+                factors_M = weights_M * (-log_weights_M).exp()
+            else:
+                factors_M = weights_M
+            loss_M = loss_M * factors_M
+            metrics = metrics | {
+                "correction/weight": weights_M,
+                "correction/changed_fraction": (weights_M != log_weights_M.exp()).float(),
+            }
+        if self.entropy_coef and entropies_M is not None:
+            loss_M = loss_M - self.entropy_coef * entropies_M
+        if self.kl_coef and reference_M is not None:
+            difference_M = tokens.logprobs_M - reference_M
+            k2_M = difference_M.square() / 2
+            if self.kl_form == "loss_k3":
+                k3_M = (-difference_M).exp() + difference_M - 1
+                k2_M = k2_M + (k3_M - k2_M).detach()
+            loss_M = loss_M + self.kl_coef * k2_M
+        return loss_M, metrics
+
+
+def weight_metrics(weights_M: Tensor) -> dict[str, float]:
+    """Summary of correction weights over a step."""
+    return {
+        "correction/effective_sample_size": effective_sample_size(weights_M).item(),
+        "correction/weight_max": weights_M.max().item(),
+    }
+
+
+def reference_metrics(logprobs_M: Tensor, reference_M: Tensor) -> dict[str, float]:
+    """k1, k2 and k3 of KL(policy || base), d = logprob - reference (joschu.net/blog/kl-approx.html)."""
+    difference_M = (logprobs_M - reference_M).detach()
+    return {
+        "reference_kl_k1": difference_M.mean().item(),
+        "reference_kl_k2": difference_M.square().mean().item() / 2,
+        "reference_kl_k3": ((-difference_M).exp() + difference_M - 1).mean().item(),
+    }

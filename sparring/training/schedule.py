@@ -1,0 +1,21 @@
+"""Learning-rate schedules. Pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+
+
+def learning_rate(step: int, *, peak: float, schedule: str, warmup_steps: int, max_steps: int) -> float:
+    """The rate of optimizer step `step`, counted from 1.
+
+    It rises linearly over `warmup_steps` (reaching `peak` at the last of them), then stays (`constant`), or falls to 0
+    one step after `max_steps` in a straight line (`linear`) or along half a cosine (`cosine`).
+    """
+    if step <= warmup_steps:
+        return peak * step / warmup_steps
+    share = (step - 1 - warmup_steps) / max(1, max_steps - warmup_steps)
+    if schedule == "linear":
+        return peak * max(0.0, 1 - share)
+    if schedule == "cosine":
+        return peak * (1 + math.cos(math.pi * min(1.0, share))) / 2
+    return peak

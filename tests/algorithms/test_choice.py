@@ -1,0 +1,302 @@
+"""What `[algorithm]` refuses and what it warns of, each by its exact words."""
+
+import pytest
+
+from sparring.algorithms.choice import knobs_of, misfit
+from sparring.config import Config, validate
+from sparring.errors import ConfigError
+
+NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+
+
+def config(*overrides: str) -> Config:
+    """Overrides of [algorithm], or of a section that they name."""
+    sections = ("batch.", "model.", "optimizer.", "rollout.")
+    return validate(NEEDED, [one if one.startswith(sections) else f"algorithm.{one}" for one in overrides])
+
+
+REFUSED = [
+    (
+        ["loss_fn=importance_sampling", "clip_low_threshold=0.8"],
+        "algorithm.clip_low_threshold: is given, but loss_fn = 'importance_sampling' does not read it; leave it out, or "
+        "choose 'ppo' or 'cispo' or 'gspo'.",
+    ),
+    (
+        ["loss_fn=gpg", "clip_high_epsilon=0.2"],
+        "algorithm.clip_high_epsilon: is given, but loss_fn = 'gpg' does not read it; leave it out, or choose 'ppo' or "
+        "'cispo' or 'gspo'.",
+    ),
+    (
+        ["loss_fn=cispo", "dual_clip=3"],
+        "algorithm.dual_clip: is given, but loss_fn = 'cispo' does not read it; leave it out, or choose 'ppo'.",
+    ),
+    (
+        ["loss_fn=ppo", "tv_low_threshold=0.1"],
+        "algorithm.tv_low_threshold: is given, but loss_fn = 'ppo' does not read it; leave it out, or choose 'dppo_tv'.",
+    ),
+    (
+        ["loss_fn=ppo", "tv_high_threshold=0.1"],
+        "algorithm.tv_high_threshold: is given, but loss_fn = 'ppo' does not read it; leave it out, or choose 'dppo_tv'.",
+    ),
+    (
+        ["loss_fn=gspo", "ratio_cap=10"],
+        "algorithm.ratio_cap: is given, but loss_fn = 'gspo' does not read it; leave it out, or choose 'dppo_tv'.",
+    ),
+    (
+        ["advantage_method=rloo", "advantage_normalization=true"],
+        "algorithm.advantage_normalization: is given, but advantage_method = 'rloo' does not read it; leave it out, or "
+        "choose 'group_based' or 'group_based_per_turn' or 'monte_carlo' or 'grpo_passk'.",
+    ),
+    (
+        ["advantage_method=opo", "advantage_std=population"],
+        "algorithm.advantage_std: is given, but advantage_method = 'opo' does not read it; leave it out, or choose "
+        "'group_based' or 'group_based_per_turn' or 'grpo_passk'.",
+    ),
+    (
+        ["gamma=0.9"],
+        "algorithm.gamma: is given, but advantage_method = 'group_based' does not read it; leave it out, or choose "
+        "'group_based_per_turn' or 'group_based_per_turn_immediate' or 'monte_carlo' or 'return_to_go_loo' or "
+        "'reinforce_pp'.",
+    ),
+    (
+        ["advantage_method=grpo_passk", "pass_k=2"],
+        "algorithm.pass_k: is given, but advantage_method = 'grpo_passk' does not read it; leave it out, or choose "
+        "'pass_at_k'.",
+    ),
+    (
+        ["advantage_normalization=false", "advantage_std=population"],
+        "algorithm.advantage_std: is given, but nothing is divided by a standard deviation unless "
+        "advantage_normalization = true; leave it out.",
+    ),
+    (
+        ["advantage_method=group_based_per_turn", "advantage_std=population"],
+        "algorithm.advantage_std: is given, but nothing is divided by a standard deviation unless "
+        "advantage_normalization = true; leave it out.",
+    ),
+    (
+        ["off_policy_correction=token_tis", "correction_low=0.5"],
+        "algorithm.correction_low: is given, but off_policy_correction = 'token_tis' does not read it; leave it out, or "
+        "choose 'icepop' or 'sequence_mask' or 'geometric_mask'.",
+    ),
+    (
+        ["off_policy_correction=none", "correction_high=2"],
+        "algorithm.correction_high: is given, but off_policy_correction = 'none' does not read it; leave it out, or "
+        "choose 'token_tis' or 'sequence_tis' or 'icepop' or 'sequence_mask' or 'geometric_mask'.",
+    ),
+    (
+        ["loss_norm=100"],
+        "algorithm.loss_norm: is given, but loss_reduction = 'trajectory_mean' does not read it; leave it out, or choose "
+        "'sequence_sum_norm'.",
+    ),
+    (
+        ["clip_low_threshold=0.8", "clip_low_epsilon=0.2"],
+        "algorithm.clip_low_epsilon: is given beside clip_low_threshold, which says the same in other words; leave one of "
+        "them out.",
+    ),
+    (
+        ["clip_high_threshold=1.2", "clip_high_epsilon=0.2"],
+        "algorithm.clip_high_epsilon: is given beside clip_high_threshold, which says the same in other words; leave one "
+        "of them out.",
+    ),
+    (
+        ["clip_low_threshold=1", "clip_high_threshold=1"],
+        "algorithm.clip_high_threshold: is 1, as clip_low_threshold is, which leaves no room for the probability ratio; "
+        "use, for example, 0.8 and 1.2.",
+    ),
+    (
+        ["batch.group_size=1"],
+        "batch.group_size: is 1, but 'group_based' compares the episodes of a group; use at least 2, or advantage_method "
+        "= 'monte_carlo' or 'reinforce_pp'.",
+    ),
+    (
+        ["advantage_method=pass_at_k", "pass_k=9"],
+        "algorithm.pass_k: is 9, but a group has 8 episodes, so pass@9 is not defined; lower it, or raise "
+        "batch.group_size.",
+    ),
+    (
+        ["advantage_method=monte_carlo", "turn_rewards=sum"],
+        "algorithm.turn_rewards: is 'sum', but advantage_method = 'monte_carlo' reads the reward of every turn; leave it "
+        "out.",
+    ),
+    (
+        ["kl_form=loss_k3"],
+        "algorithm.kl_form: is given, but kl_coef is 0, so there is no divergence to take; set kl_coef.",
+    ),
+    (
+        ["kl_coef=0.1", "model.trained_weights=full"],
+        "algorithm.kl_coef: is 0.1, but with trained_weights = 'full' there is no base model left to diverge from; train "
+        "an adapter (trained_weights = 'lora').",
+    ),
+    (
+        ["policy_ratio=three_policy", "off_policy_correction=none"],
+        "algorithm.policy_ratio: is 'three_policy', but off_policy_correction = 'none' leaves the policy that sampled out "
+        "of account while tokens may be stale; use a correction, or 'two_policy'.",
+    ),
+    (
+        ["options.alpha=1"],
+        "algorithm.options: is given, but only functions of your own (`module:function`) read it; leave it out.",
+    ),
+    (
+        ["loss_fn=pppo"],
+        "algorithm.loss_fn: is 'pppo', which is not known; the nearest one is 'ppo'; choose from importance_sampling, "
+        "ppo, cispo, gspo, gpg, dppo_tv, or a `module:function` of your own.",
+    ),
+    (
+        ["loss_fn=cross_entropy"],
+        "algorithm.loss_fn: is 'cross_entropy', which is not known; choose from importance_sampling, ppo, cispo, gspo, "
+        "gpg, dppo_tv, or a `module:function` of your own.",
+    ),
+    (
+        ["advantage_method=grpo"],
+        "algorithm.advantage_method: is 'grpo', which is not known; choose from group_based, group_based_per_turn, "
+        "group_based_per_turn_immediate, monte_carlo, return_to_go_loo, rloo, reinforce_pp, reinforce_pp_baseline, opo, "
+        "gpg, grpo_passk, pass_at_k, or a `module:function` of your own.",
+    ),
+    (
+        ["off_policy_correction=tis"],
+        "algorithm.off_policy_correction: is 'tis', which is not known; choose from none, token_tis, sequence_tis, "
+        "icepop, sequence_mask, geometric_mask.",
+    ),
+    (
+        ["loss_reduction=mymodule:mine"],
+        "algorithm.loss_reduction: is 'mymodule:mine', which is not known; choose from trajectory_mean, token_mean, "
+        "prompt_mean, sequence_mean_token_mean, sequence_mean_token_sum, sequence_sum_norm, sum.",
+    ),
+    (
+        ["model.trained_weights=full", "optimizer.lora_plus_lr_ratio=16"],
+        "optimizer.lora_plus_lr_ratio: is given, but trained_weights = 'full' trains no adapter; leave it out.",
+    ),
+    (
+        ["optimizer.warmup_steps=60"],
+        "optimizer.warmup_steps: is 60, but the run ends at schedule.max_steps = 50, so the rate would never reach "
+        "learning_rate; make it smaller.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_what_cannot_work_or_would_be_read_by_nothing_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(*overrides)
+    assert [f"{problem.key}: {problem.message}" for problem in refused.value.problems] == [message]
+
+
+WARNED = [
+    (
+        ["loss_fn=cispo", "clip_low_threshold=1"],
+        "algorithm.clip_low_threshold: is 1.0 with loss_fn = 'cispo': tokens that the policy has already left keep at "
+        "least that weight and go on being pushed away, which can run away off-policy. 0 is the safe bound.",
+    ),
+    (
+        ["advantage_method=group_based_per_turn_immediate"],
+        "algorithm.advantage_method: is 'group_based_per_turn_immediate', which kept 15% of the true gradient in "
+        "benchmarks/per_turn_bias.py: how many baselines are subtracted is up to the policy. 'group_based_per_turn' "
+        "keeps all of it.",
+    ),
+    (
+        # At best one of 8 succeeds with probability (1 - 1/8)^7 = 0.393.
+        ["advantage_method=grpo_passk"],
+        "algorithm.advantage_method: is 'grpo_passk', which is silent wherever two episodes are best: with rewards of 0 "
+        "and 1 at least 61% of groups of 8. 'pass_at_k' learns from all mixed groups.",
+    ),
+    (
+        ["loss_fn=gpg", "off_policy_correction=none"],
+        "algorithm.loss_fn: is 'gpg', which does not look at who sampled, but tokens may be older than the policy; set "
+        "off_policy_correction, or use 'ppo'.",
+    ),
+    (
+        ["loss_fn=importance_sampling", "off_policy_correction=none"],
+        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', whose ratio nothing bounds: it "
+        "diverges on stale tokens. The default is 'token_tis'.",
+    ),
+    (
+        ["off_policy_correction=icepop", "rollout.max_steps_off_policy=0"],
+        "algorithm.off_policy_correction: is 'icepop', but play is synchronous and every batch is used once, so its "
+        "weights are 1 up to rounding.",
+    ),
+    (
+        ["loss_fn=gspo", "loss_reduction=token_mean"],
+        "algorithm.loss_reduction: is 'token_mean', but 'gspo' has one ratio a trajectory and is meant for "
+        "'trajectory_mean'.",
+    ),
+    (
+        ["policy_ratio=three_policy"],
+        "algorithm.policy_ratio: is 'three_policy' with one pass over each batch: the ratio that 'ppo' bounds is then "
+        "always 1. Set num_passes, or use 'two_policy'.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"), WARNED, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_what_works_and_is_probably_not_meant_is_said(overrides: list[str], message: str) -> None:
+    assert [f"{problem.key}: {problem.message}" for problem in config(*overrides).warnings()] == [message]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["rollout.max_steps_off_policy=0"],
+        ["loss_fn=cispo", "clip_high_threshold=4"],
+        [
+            "advantage_method=group_based_per_turn",
+            "gamma=0.9",
+            "advantage_normalization=true",
+            "advantage_std=population",
+        ],
+        ["advantage_method=monte_carlo", "batch.group_size=1"],
+        ["policy_ratio=three_policy", "num_passes=2"],
+        ["off_policy_correction=icepop", "correction_low=0.2", "correction_high=5"],
+        ["loss_reduction=sequence_sum_norm", "loss_norm=512"],
+        ["kl_coef=0.01", "kl_form=reward_k1", "entropy_coef=0.01"],
+        ["turn_rewards=sum"],
+        ["advantage_method=mine:advantages", "loss_fn=mine:loss", "options.alpha=1", "gamma=0.5"],
+    ],
+)
+def test_what_makes_sense_passes_without_a_word(overrides: list[str]) -> None:
+    assert config(*overrides).warnings() == []
+
+
+def test_epsilons_are_distances_from_1() -> None:
+    knobs = config("clip_low_epsilon=0.2", "clip_high_epsilon=0.28").algorithm.knobs()
+    assert knobs == pytest.approx({"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
+
+
+@pytest.mark.parametrize(("max_steps_off_policy", "expected"), [(0, "none"), (1, "token_tis"), (3, "token_tis")])
+def test_stale_tokens_are_corrected_by_default(max_steps_off_policy: int, expected: str) -> None:
+    assert config(f"rollout.max_steps_off_policy={max_steps_off_policy}").off_policy_correction == expected
+
+
+def test_what_is_in_effect_has_the_defaults_of_the_chosen_functions() -> None:
+    values = config("loss_fn=cispo", "clip_high_threshold=4").algorithm_in_effect()
+    assert (values["clip_low_threshold"], values["clip_high_threshold"]) == (0.0, 4.0)
+    assert values["off_policy_correction"] == "token_tis"
+    assert "dual_clip" not in values
+
+
+def one(tokens: object, *, alpha: float = 1.0) -> None: ...
+def two(tokens: object, other: object) -> None: ...
+def catches_all(tokens: object, **knobs: object) -> None: ...
+def requires(tokens: object, *, alpha: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (one, None),
+        (two, "has the signature (tokens: 'object', other: 'object') -> 'None'"),
+        (catches_all, "has the signature (tokens: 'object', **knobs: 'object') -> 'None'"),
+        (requires, "needs a default for its keyword argument 'alpha'"),
+        (3, "is 3, which is no function"),
+    ],
+)
+def test_a_function_of_the_users_own_must_fit(function: object, problem: str | None) -> None:
+    assert misfit(function) == (problem.replace("'object'", "object").replace("'None'", "None") if problem else None)
+
+
+def test_knobs_are_keyword_arguments() -> None:
+    assert knobs_of(one) == {"alpha": 1.0}
