@@ -22,7 +22,7 @@ from sparring.algorithms.losses import LOSSES
 from sparring.algorithms.reductions import Counts
 from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
-from sparring.config import Config
+from sparring.config import ALGORITHM_KNOBS, Config
 from sparring.data import read_tasks, split_tasks
 from sparring.engines.torch_engine import TorchEngine
 from sparring.environments import Environment, record_demonstration
@@ -339,11 +339,12 @@ def load_algorithm(config: Config, recipe_dir: Path) -> Algorithm:
     Raises UsageError for a function of the user's own that cannot be called as needed, or does not read an option.
     """
     section = config.algorithm
+    reserved = [name for name in type(section).model_fields if name not in ALGORITHM_KNOBS]
     chosen: dict[str, Callable[..., Any]] = {}
     for key in ("advantage_method", "loss_fn", "loss_reduction"):
         name = getattr(section, key)
         chosen[key] = load_object(name, beside=recipe_dir) if ":" in name else choice.ROOMS[key][name]
-        problem = choice.misfit(chosen[key])
+        problem = choice.misfit(chosen[key], reserved)
         if problem is not None:
             raise UsageError(f"algorithm.{key} = {name!r} {problem}; write {choice.PLUG_INS[key]}.")
     correction = choice.ROOMS["off_policy_correction"][config.off_policy_correction]

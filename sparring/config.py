@@ -6,6 +6,7 @@ Override > recipe > default.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 import tomllib
@@ -149,7 +150,8 @@ class AlgorithmSection(Section):
     @property
     def needs_every_token(self) -> bool:
         """Whether tokens without advantage have a gradient too."""
-        return self.entropy_coef > 0 or (self.kl_coef > 0 and not self.takes_reward_off)
+        is_own = ":" in self.loss_fn  # who knows what else it holds
+        return is_own or self.entropy_coef > 0 or (self.kl_coef > 0 and not self.takes_reward_off)
 
     def knobs(self) -> dict[str, Any]:
         """What the recipe sets of them, epsilons as the thresholds that they mean, and the options."""
@@ -341,7 +343,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
     """Override > recipe > default. Raises ConfigError with every problem at once."""
     problems: list[ConfigProblem] = []
-    merged = {name: dict(table) if isinstance(table, dict) else table for name, table in recipe.items()}
+    merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)
     wrong: set[str] = set()
@@ -363,6 +365,9 @@ def resolved_toml(config: Config) -> str:
     Defaults stay out: written down they would count as given, and be refused where nothing reads them.
     """
     tables = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    for section in ("environment", "algorithm"):
+        if "options" in tables.get(section, {}):  # TOML has dates and infinities, JSON has not
+            tables[section]["options"] = copy.deepcopy(dict(getattr(config, section).options))
     return tomli_w.dumps(tables)
 
 
@@ -481,11 +486,13 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
     for key, message, reads in chosen:
         first, *others = (path if "." in path else f"algorithm.{path}" for path in (key, *reads))
         refuse(first, message, *others)
-    if batch.refill_groups and config.algorithm.advantage_method in choice.UNGROUPED:
+    method = config.algorithm.advantage_method
+    sees_more = config.algorithm.needs_every_token or config.algorithm.takes_reward_off
+    if batch.refill_groups and (sees_more or method in choice.UNGROUPED or method in choice.PER_TURN or ":" in method):
         refuse(
             "batch.refill_groups",
-            f"is {batch.refill_groups}, but {config.algorithm.advantage_method!r} does not compare within groups, so equal "
-            "rewards have a signal too; leave it out.",
+            f"is {batch.refill_groups}, but with these settings of [algorithm] a group of equal total rewards may teach "
+            "something all the same; leave it out, or use a method that compares totals and no further terms.",
             "algorithm.advantage_method",
         )
     if config.sampling.sampling_top_p < 1:

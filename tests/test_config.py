@@ -240,3 +240,19 @@ def test_sections_cannot_be_changed_after_they_were_checked() -> None:
     config: Config = validate(NEEDED)
     with pytest.raises(ValueError, match="frozen"):
         config.batch.group_size = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_overrides_do_not_reach_into_the_recipe_that_was_passed() -> None:
+    recipe = {**NEEDED, "environment": {"target": "environment:World", "options": {"size": 1}}}
+    assert validate(recipe, ["environment.options.size=2"]).environment.options == {"size": 2}
+    assert recipe["environment"] == {"target": "environment:World", "options": {"size": 1}}
+
+
+def test_options_survive_being_written_whatever_toml_can_say() -> None:
+    overrides = [
+        "environment.options.cap=inf",
+        "environment.options.day=2026-01-02",
+        "environment.options.many=[1, [2]]",
+    ]
+    config = validate(NEEDED, overrides)
+    assert validate(tomllib.loads(resolved_toml(config))).environment.options == config.environment.options

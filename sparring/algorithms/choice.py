@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from sparring.algorithms.advantages import ADVANTAGES
 from sparring.algorithms.corrections import CORRECTIONS
@@ -64,7 +64,12 @@ class Section(Protocol):
     @property
     def options(self) -> Mapping[str, object]: ...
     @property
+    def takes_reward_off(self) -> bool: ...
+    @property
     def model_fields_set(self) -> set[str]: ...
+
+    model_fields: ClassVar[Any]
+
     def knobs(self) -> dict[str, Any]: ...
 
 
@@ -80,16 +85,28 @@ def bind(function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[...
     return partial(function, **{name: value for name, value in given.items() if name in own})
 
 
-def misfit(function: object) -> str | None:
-    """Why an object cannot be a plug-in, which takes one argument and knobs by keyword; None if it can."""
+def misfit(function: object, reserved: Container[str] = ()) -> str | None:
+    """Why an object cannot be a plug-in, which takes one argument and knobs by keyword, none of them `reserved`; None if
+    it can."""
     if not callable(function):
         return f"is {function!r}, which is no function"
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return f"is {function!r}, which does not say what arguments it takes"
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     if len(positional) != 1 or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         return f"has the signature {inspect.signature(function)}"
-    required = [name for name, default in knobs_of(function).items() if default is inspect.Parameter.empty]
-    return f"needs a default for its keyword argument {required[0]!r}" if required else None
+    knobs = knobs_of(function)
+    required = [name for name, default in knobs.items() if default is inspect.Parameter.empty]
+    if required:
+        return f"needs a default for its keyword argument {required[0]!r}"
+    taken = [name for name in knobs if name in reserved]
+    if taken:
+        return (
+            f"has a keyword argument {taken[0]!r}, which is a key of [algorithm] that is applied around it; rename it"
+        )
+    return None
 
 
 def refusals(
@@ -114,6 +131,13 @@ def refusals(
         yield from _unread(section, chosen, functions)
     if section.options and not has_plug_in:
         yield "options", "is given, but only functions of your own (`module:function`) read it; leave it out.", ()
+    for name in section.options:
+        if name in type(section).model_fields:
+            yield (
+                f"options.{name}",
+                f"is a key of [algorithm] itself: write algorithm.{name} = ... without options.",
+                (),
+            )
     for side in ("low", "high"):
         if {f"clip_{side}_threshold", f"clip_{side}_epsilon"} <= section.model_fields_set:
             yield (
@@ -148,6 +172,13 @@ def refusals(
             "turn_rewards",
             f"is 'sum', but advantage_method = {method!r} reads the reward of every turn; leave it out.",
             ("advantage_method",),
+        )
+    if method in ("pass_at_k", "gpg") and section.takes_reward_off:
+        yield (
+            "kl_form",
+            f"is 'reward_k1', but advantage_method = {method!r} needs rewards of 0 and 1, which are no longer such when a "
+            "divergence is taken off; use 'loss_k2'.",
+            ("advantage_method", "kl_coef"),
         )
     if "kl_form" in section.model_fields_set and section.kl_coef == 0:
         yield "kl_form", "is given, but kl_coef is 0, so there is no divergence to take; set kl_coef.", ("kl_coef",)

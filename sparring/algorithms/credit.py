@@ -30,6 +30,10 @@ def credit(
     seen = [[rewarded(trajectory) for trajectory in group.trajectories] for group in groups]
     advantages = estimator(seen)
     named: dict[str, tuple[float, ...]] = {}
+    if not _is_nested(advantages):
+        raise DataError(
+            f"advantage_method gave {str(advantages)[:80]}; give a list of groups of trajectories of numbers, one a turn."
+        )
     if len(advantages) != len(groups):
         raise DataError(f"advantage_method gave advantages for {len(advantages)} of {len(groups)} groups; give all.")
     for group, members in zip(groups, advantages, strict=True):
@@ -56,6 +60,14 @@ def rewarded(trajectory: Trajectory) -> Rewarded:
         total=reward.total,
         turn_rewards=tuple(turn_rewards),
         turn_tokens=tuple(len(turn.token_ids) for turn in trajectory.turns),
+    )
+
+
+def _is_nested(advantages: object) -> bool:
+    """Whether it is lists of lists of lists (or tuples)."""
+    many = (list, tuple)
+    return isinstance(advantages, many) and all(
+        isinstance(members, many) and all(isinstance(turns, many) for turns in members) for members in advantages
     )
 
 

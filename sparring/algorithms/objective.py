@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparring.algorithms.choice import ROOMS, WITHOUT_RATIO, bind
-from sparring.algorithms.corrections import none
+from sparring.algorithms.corrections import LARGEST_LOG, none
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, effective_sample_size
+from sparring.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,12 +67,18 @@ class Objective:
         """The loss of each token and its metrics. `sampled_M` are the log-probabilities under the sampler;
         `entropies_M` (with gradient) and `reference_M` are needed where their coefficients are not 0."""
         loss_M, metrics = self.loss(tokens)
+        for name, value in {"loss": loss_M, **metrics}.items():
+            if value.shape != tokens.logprobs_M.shape:
+                raise DataError(
+                    f"loss_fn gave a {name} of shape {tuple(value.shape)} for {len(tokens.logprobs_M)} tokens; give one "
+                    "number for each, unreduced."
+                )
         if self.corrects:
             proximal_M = tokens.old_M if self.is_three_policy else tokens.logprobs_M.detach()
             log_weights_M = proximal_M - sampled_M
             weights_M = self.correction(log_weights_M, tokens.trajectory_M)
             if not self.is_three_policy and self.carries_ratio:
-                factors_M = weights_M * (-log_weights_M).exp()
+                factors_M = weights_M * (-log_weights_M).clamp(max=LARGEST_LOG).exp()
             else:
                 factors_M = weights_M
             loss_M = loss_M * factors_M

@@ -129,10 +129,13 @@ class Scheduler:
                 continue
             if len(self.replaced) < self._refill_groups and len(set(group.rewards)) == 1:
                 self.replaced.append(group)
-                self._discard(group, DiscardReason.ZERO_SIGNAL, "all members earned the same; another group was played")
                 continue
             self._num_handed_over += 1
             batch.append(group)
+        while self.replaced and len(batch) < self._groups_per_step:  # the data ended: nothing stands in for these
+            batch.append(self.replaced.pop(0))
+        for group in self.replaced:
+            self._discard(group, DiscardReason.ZERO_SIGNAL, "all members earned the same; another group was played")
         self._claimed = batch
         for group in batch:
             for trajectory in group.trajectories:

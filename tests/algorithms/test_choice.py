@@ -137,6 +137,26 @@ REFUSED = [
         "algorithm.options: is given, but only functions of your own (`module:function`) read it; leave it out.",
     ),
     (
+        ["loss_fn=mine:loss", "options.clip_low_threshold=0.5"],
+        "algorithm.options.clip_low_threshold: is a key of [algorithm] itself: write algorithm.clip_low_threshold = ... "
+        "without options.",
+    ),
+    (
+        ["advantage_method=pass_at_k", "kl_coef=0.1", "kl_form=reward_k1"],
+        "algorithm.kl_form: is 'reward_k1', but advantage_method = 'pass_at_k' needs rewards of 0 and 1, which are no "
+        "longer such when a divergence is taken off; use 'loss_k2'.",
+    ),
+    (
+        ["advantage_method=group_based_per_turn", "batch.refill_groups=2"],
+        "batch.refill_groups: is 2, but with these settings of [algorithm] a group of equal total rewards may teach "
+        "something all the same; leave it out, or use a method that compares totals and no further terms.",
+    ),
+    (
+        ["entropy_coef=0.1", "batch.refill_groups=2"],
+        "batch.refill_groups: is 2, but with these settings of [algorithm] a group of equal total rewards may teach "
+        "something all the same; leave it out, or use a method that compares totals and no further terms.",
+    ),
+    (
         ["loss_fn=pppo"],
         "algorithm.loss_fn: is 'pppo', which is not known; the nearest one is 'ppo'; choose from importance_sampling, "
         "ppo, cispo, gspo, gpg, dppo_tv, or a `module:function` of your own.",
@@ -284,6 +304,9 @@ def catches_all(tokens: object, **knobs: object) -> None: ...
 def requires(tokens: object, *, alpha: float) -> None: ...
 
 
+def surrounds(tokens: object, *, kl_coef: float = 0.1) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
@@ -292,10 +315,17 @@ def requires(tokens: object, *, alpha: float) -> None: ...
         (catches_all, "has the signature (tokens: 'object', **knobs: 'object') -> 'None'"),
         (requires, "needs a default for its keyword argument 'alpha'"),
         (3, "is 3, which is no function"),
+        (max, "is <built-in function max>, which does not say what arguments it takes"),
+        (
+            surrounds,
+            "has a keyword argument 'kl_coef', which is a key of [algorithm] that is applied around it; rename it",
+        ),
     ],
 )
 def test_a_function_of_the_users_own_must_fit(function: object, problem: str | None) -> None:
-    assert misfit(function) == (problem.replace("'object'", "object").replace("'None'", "None") if problem else None)
+    assert misfit(function, ["kl_coef"]) == (
+        problem.replace("'object'", "object").replace("'None'", "None") if problem else None
+    )
 
 
 def test_knobs_are_keyword_arguments() -> None:

@@ -71,6 +71,8 @@ def test_rewards_per_turn_are_summed_on_demand_or_read_turn_by_turn() -> None:
     [
         ([], "gave advantages for 0 of 1 groups"),
         ([[[1.0, 1.0]]], "gave 1 advantages for the 2 trajectories of task t"),
+        (None, "gave None; give a list of groups"),
+        ([[1.0, 2.0]], r"gave \[\[1\.0, 2\.0\]\]; give a list of groups"),
         ([[[1.0], [1.0]]], "gave 1 numbers for the 2 turns of trajectory a"),
         ([[[1.0, math.nan], [1.0]]], "gave nan for a turn of trajectory a"),
     ],

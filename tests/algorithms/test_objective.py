@@ -6,6 +6,7 @@ import torch
 from sparring.algorithms.choice import ROOMS
 from sparring.algorithms.losses import Tokens
 from sparring.algorithms.objective import Objective, reference_metrics
+from sparring.errors import DataError
 
 NEW = [-0.5, -1.2, -0.1, -2.0]
 OLD = [-0.7, -1.0, -1.6, -2.05]
@@ -107,3 +108,26 @@ def test_gradients_equal_finite_differences(loss_fn):
             sides.append(sum(evaluate(loss_fn)[0]))
             NEW[place] -= sign * step
         assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(gradient[place], abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (4, 1), (2,)])
+def test_a_loss_that_is_not_one_number_a_token_is_refused(shape):
+    tokens = Tokens(
+        logprobs_M=torch.tensor(NEW), old_M=torch.tensor(OLD), advantages_M=torch.tensor(ADVANTAGES),
+        trajectory_M=torch.zeros(4, dtype=torch.long),
+    )  # fmt: skip
+    objective = Objective.from_config("mine", {}, {"mine": lambda _: (torch.zeros(shape), {})})
+    with pytest.raises(DataError, match=r"loss_fn gave a loss of shape .* for 4 tokens; give one number for each"):
+        objective(tokens, sampled_M=torch.tensor(OLD))
+
+
+@pytest.mark.parametrize("correction", sorted(ROOMS["off_policy_correction"]))
+def test_a_token_that_the_policy_has_abandoned_leaves_the_loss_finite(correction):
+    tokens = Tokens(
+        logprobs_M=torch.tensor([-120.0, -1.0]), old_M=torch.tensor([-1.0, -1.0]), advantages_M=torch.tensor([1.0, -1.0]),
+        trajectory_M=torch.zeros(2, dtype=torch.long),
+    )  # fmt: skip
+    objective = Objective.from_config("ppo", {"off_policy_correction": correction})
+    loss, metrics = objective(tokens, sampled_M=torch.tensor([-1.0, -1.0]))
+    assert torch.isfinite(loss).all()
+    assert all(torch.isfinite(value).all() for value in metrics.values())
