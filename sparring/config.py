@@ -486,6 +486,10 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
     for key, message, reads in chosen:
         first, *others = (path if "." in path else f"algorithm.{path}" for path in (key, *reads))
         refuse(first, message, *others)
+    for name in config.algorithm.options:
+        if name in AlgorithmSection.model_fields:
+            message = f"is a key of [algorithm] itself: write algorithm.{name} = ... without options."
+            refuse(f"algorithm.options.{name}", message)
     method = config.algorithm.advantage_method
     sees_more = config.algorithm.needs_every_token or config.algorithm.takes_reward_off
     if batch.refill_groups and (sees_more or method in choice.UNGROUPED or method in choice.PER_TURN or ":" in method):

@@ -10,7 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from sparring.algorithms.advantages import ADVANTAGES
 from sparring.algorithms.corrections import CORRECTIONS
@@ -67,8 +67,6 @@ class Section(Protocol):
     def takes_reward_off(self) -> bool: ...
     @property
     def model_fields_set(self) -> set[str]: ...
-
-    model_fields: ClassVar[Any]
 
     def knobs(self) -> dict[str, Any]: ...
 
@@ -131,13 +129,6 @@ def refusals(
         yield from _unread(section, chosen, functions)
     if section.options and not has_plug_in:
         yield "options", "is given, but only functions of your own (`module:function`) read it; leave it out.", ()
-    for name in section.options:
-        if name in type(section).model_fields:
-            yield (
-                f"options.{name}",
-                f"is a key of [algorithm] itself: write algorithm.{name} = ... without options.",
-                (),
-            )
     for side in ("low", "high"):
         if {f"clip_{side}_threshold", f"clip_{side}_epsilon"} <= section.model_fields_set:
             yield (
