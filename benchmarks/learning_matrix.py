@@ -73,8 +73,9 @@ def play(cell: dict[str, Any], steps: int, folder: Path) -> dict[str, Any]:
         "evaluation.val_temperature=1.0", "evaluation.allow_zero_baseline=true",
     ]  # fmt: skip
     if cell["part"] == "warm start":
-        MultiTurnRLTrainer(RECIPE, overrides=[*common, "schedule.max_steps=0"], name=warm.name, quiet=True).train()
-        return cell
+        trainer = MultiTurnRLTrainer(RECIPE, overrides=[*common, "schedule.max_steps=0"], name=warm.name, quiet=True)
+        trainer.train()
+        return {**cell, "after": MultiTurnRLEvaluator(trainer).evaluate().evaluations[-1].success.mean}
     weights = warm / "checkpoints" / "warm_start"
     trainer = MultiTurnRLTrainer(
         RECIPE, overrides=[*common, *cell["changes"]], name=key(cell).replace("/", "-").replace(", ", "-"),
@@ -84,7 +85,7 @@ def play(cell: dict[str, Any], steps: int, folder: Path) -> dict[str, Any]:
     assert result is not None
     assert result.status == "completed", result.status
     evaluations = MultiTurnRLEvaluator(trainer).evaluate().evaluations
-    return {**cell, "before": evaluations[0].success.mean, "after": evaluations[-1].success.mean}
+    return {**cell, "after": evaluations[-1].success.mean}
 
 
 def run_all(todo: Sequence[dict[str, Any]], done: dict[str, Any], arguments: argparse.Namespace) -> None:
@@ -122,6 +123,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float], dict[str, dict[str, float]]]:
     rows, figures, targets = [], {}, {}
+    warm = {cell["seed"]: cell["after"] for cell in done.values() if cell["part"] == "warm start"}
     ordered = sorted(
         (cell for cell in done.values() if cell["part"] != "warm start"), key=lambda c: (c["part"], c["name"])
     )
@@ -129,23 +131,17 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
         members = list(group)
         worked = [cell for cell in members if "failed" not in cell]
         if not worked:
-            rows.append(
-                {"part": part, "name": name, "seeds": 0, "before": "", "after": "", "95%": members[0]["failed"]}
-            )
+            rows.append({"part": part, "name": name, "seeds": 0, "95%": members[0]["failed"], "learned": "failed"})
             continue
         after = [cell["after"] for cell in worked]
         low, high = interval(after)
-        before = fmean(cell["before"] for cell in worked)
+        before = fmean(warm[cell["seed"]] for cell in worked)
         rows.append(
             {
-                "part": part,
-                "name": name,
-                "seeds": len(worked),
-                "before": before,
-                "after": fmean(after),
-                "95%": f"{low:.2f} to {high:.2f}",
+                "part": part, "name": name, "seeds": len(worked), "before": before, "after": fmean(after),
+                "95%": f"{low:.2f} to {high:.2f}", "learned": "yes" if low - before >= LEARNED else "no",
             }
-        )
+        )  # fmt: skip
         if part != "staleness":
             figures[f"{part} {name}: gain"] = fmean(after) - before
     synchronous = {c["seed"]: c["after"] for c in ordered if c["name"] == "ppo, synchronous" and "after" in c}
