@@ -43,7 +43,7 @@ def picture(ratios: torch.Tensor) -> str:
         'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for side, (title, advantage) in enumerate((("A > 0", 1.0), ("A < 0", -1.0))):
+    for side, (title, advantage) in enumerate((("A &gt; 0", 1.0), ("A &lt; 0", -1.0))):
         x0, x1, y0, y1 = side * width + margin, (side + 1) * width - 10, height - margin, 20
 
         def place(ratio: float, weight: float, x0: float = x0, x1: float = x1, y0: float = y0, y1: float = y1) -> str:

@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -160,3 +161,8 @@ def played(task: Task, library: type[Environment], *after: Any) -> Trajectory:
         id="t", task=task, attempt=0, turns=session.turns, messages=result.messages, outcome=result.outcome,
         reward=None, score=None, transitions=result.transitions,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_well_formed(picture: Path) -> None:
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
