@@ -41,7 +41,7 @@ def report(
 ) -> int:
     """Print the rows and figures, write them to `path`, and return 0 when every target holds, else 5."""
     console = Console()
-    columns = list(rows[0])
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     console.table(name, columns, [[_shown(row.get(column, "")) for column in columns] for row in rows])
     missed = [key for key, target in targets.items() if not _holds(figures[key], target)]
     for key, value in figures.items():
