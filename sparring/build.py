@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,8 @@ from sparring.models.precision import resolve_device, resolve_precision
 from sparring.models.threads import releases_threads
 from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
-from sparring.rollouts import Collector, GroupPlan, Scheduler
+from sparring.rollouts import Collector, Curriculum, Scheduler
+from sparring.rollouts.curriculum import task_kind
 from sparring.training.learner import TorchLearner
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
 
@@ -72,6 +73,8 @@ class Parts:
     ledger: Ledger
     algorithm: Algorithm
     tasks: Tasks
+    kind_of: Callable[[Task], str] | None
+    """What kind a task is; None without `curriculum.kind_field`."""
     make_environment: Callable[[], Environment]
     tools: tuple[ToolSchema, ...]
     recipe_dir: Path
@@ -89,6 +92,11 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     )
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
+    load_curriculum(config, tasks.train)
+    kind_of = None if config.curriculum.kind_field is None else partial(task_kind, field=config.curriculum.kind_field)
+    if kind_of is not None:
+        for task in (*tasks.validation, *tasks.held_out):
+            kind_of(task)  # raises for a task without kind now, not when it is played
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)
@@ -141,6 +149,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         ledger=ledger,
         algorithm=algorithm,
         tasks=tasks,
+        kind_of=kind_of,
         make_environment=make_environment,
         tools=environment_class.offered_tools(),
         recipe_dir=recipe_dir,
@@ -290,38 +299,31 @@ def _conversations_from_file(path: Path) -> list[list[Message]]:
     return conversations
 
 
-def training_plans(config: Config, tasks: Sequence[Task], *, start: int, label: str) -> Iterator[GroupPlan]:
-    """The data order from position `start` on: every epoch a new permutation that follows from the seed."""
-    sampling = Sampling(
-        temperature=config.sampling.temperature,
-        top_p=config.sampling.sampling_top_p,
-        max_tokens=config.sampling.sampling_max_tokens,
-    )
-    for epoch in range(config.schedule.max_epochs):
-        order = list(range(len(tasks)))
-        random.Random(f"{config.run.seed}/{epoch}").shuffle(order)
-        for place, index in enumerate(order):
-            position = epoch * len(tasks) + place
-            if position >= start:
-                yield GroupPlan(
-                    task=tasks[index], position=position, group_size=config.batch.group_size, sampling=sampling,
-                    split="train", label=f"{label}{position}",
-                )  # fmt: skip
+def load_curriculum(config: Config, tasks: Sequence[Task], *, label: str = "") -> Curriculum:
+    """The order of the training tasks. Raises DataError for tasks whose kind is missing."""
+    return Curriculum(
+        tasks, seed=config.run.seed, max_epochs=config.schedule.max_epochs, group_size=config.batch.group_size,
+        sampling=Sampling(
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.sampling_top_p,
+            max_tokens=config.sampling.sampling_max_tokens,
+        ),
+        success_threshold=config.evaluation.success_threshold, label=label, **dict(config.curriculum),
+    )  # fmt: skip
 
 
 def build_scheduler(
     parts: Parts,
+    curriculum: Curriculum,
     *,
-    start_position: int,
     version: int,
-    label: str = "",
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> Scheduler:
-    """The scheduler of a run that continues at a data position and a policy version."""
+    """The scheduler of a run that continues at a policy version."""
     config = parts.config
     return Scheduler(
         play_group=parts.collector.play_group,
-        plans=training_plans(config, parts.tasks.train, start=start_position, label=label),
+        plans=curriculum,
         ledger=parts.ledger,
         groups_per_step=config.batch.global_batch_size,
         max_steps_off_policy=config.rollout.max_steps_off_policy,

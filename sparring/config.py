@@ -167,6 +167,31 @@ ALGORITHM_KNOBS = tuple(name for name, field in AlgorithmSection.model_fields.it
 """Keys of [algorithm] that the chosen functions read, or not."""
 
 
+class CurriculumSection(Section):
+    select: Literal["all", "mixed", "frontier"] = Field(
+        default="all",
+        description="Which tasks are played when their turn comes: all; `mixed`, those that succeed sometimes; "
+        "`frontier`, the more often the nearer to half of their episodes succeed.",
+    )
+    easy_threshold: FiniteFloat = Field(
+        default=1.0, gt=0, le=1, description="`mixed`: a task rests from this success on."
+    )
+    hard_threshold: FiniteFloat = Field(
+        default=0.0, ge=0, lt=1, description="`mixed`: a task rests up to this success."
+    )
+    retry_share: FiniteFloat = Field(
+        default=0.1, gt=0, le=1, description="How often a resting task is played all the same, for the policy changes."
+    )
+    history_groups: int = Field(default=2, ge=1, description="Groups of a task that its success is taken from.")
+    kind_field: str | None = Field(
+        default=None,
+        description="Field of the dataset that says what kind of task it is; kinds are played in equal shares.",
+    )
+    kind_weights: dict[str, FiniteFloat] = Field(
+        default_factory=dict, description="Shares of kinds against each other; 1 for those not named."
+    )
+
+
 class SamplingSection(Section):
     temperature: FiniteFloat = Field(default=1.0, gt=0, le=2)
     sampling_top_p: FiniteFloat = Field(
@@ -266,6 +291,7 @@ class Config(Section):
     environment: EnvironmentSection
     reward: RewardSection
     batch: BatchSection = BatchSection()
+    curriculum: CurriculumSection = CurriculumSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     sampling: SamplingSection = SamplingSection()
     optimizer: OptimizerSection = OptimizerSection()
@@ -499,6 +525,39 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
             "something all the same; leave it out, or use a method that compares totals and no further terms.",
             "algorithm.advantage_method",
         )
+    select, unread = config.curriculum.select, "is given, but select = {!r} does not read it; leave it out, or use {}."
+    for key in given("curriculum", "easy_threshold", "hard_threshold"):
+        if select != "mixed":
+            refuse(f"curriculum.{key}", unread.format(select, "'mixed'"), "curriculum.select")
+    for key in given("curriculum", "retry_share", "history_groups"):
+        if select == "all":
+            refuse(f"curriculum.{key}", unread.format(select, "'mixed' or 'frontier'"), "curriculum.select")
+    if config.curriculum.hard_threshold >= config.curriculum.easy_threshold:
+        refuse(
+            "curriculum.hard_threshold",
+            f"is {config.curriculum.hard_threshold}, but tasks rest from easy_threshold = "
+            f"{config.curriculum.easy_threshold} on, so none would be left; make it smaller.",
+            "curriculum.easy_threshold",
+        )
+    if select != "all" and config.schedule.max_epochs == 1:
+        refuse(
+            "curriculum.select",
+            f"is {select!r}, which goes by how a task went before, but schedule.max_epochs = 1 offers every task once; raise "
+            "max_epochs, or leave select out.",
+            "schedule.max_epochs",
+        )
+    if config.curriculum.kind_weights and config.curriculum.kind_field is None:
+        refuse(
+            "curriculum.kind_weights",
+            "is given, but kind_field is not, so all tasks are of one kind; name the field that tells them apart.",
+            "curriculum.kind_field",
+        )
+    for kind, weight in config.curriculum.kind_weights.items():
+        if weight <= 0:
+            refuse(
+                f"curriculum.kind_weights.{kind}",
+                f"is {weight}; give a positive number, or leave tasks that shall not be trained out of data.train.",
+            )
     if config.sampling.sampling_top_p < 1:
         refuse(
             "sampling.sampling_top_p",

@@ -16,10 +16,10 @@ from typing import TypeVar
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
-from sparring.rollouts import Scheduler
-from sparring.rollouts.metrics import batch_metrics, rollout_metrics
+from sparring.rollouts import Curriculum, Scheduler
+from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
 from sparring.training.sequences import build_batch
-from sparring.types import TrainingBatch, TrajectoryGroup
+from sparring.types import Task, TrainingBatch, TrajectoryGroup
 
 Played = TypeVar("Played")
 
@@ -31,6 +31,9 @@ class Run:
     engine: Engine
     learner: Learner
     scheduler: Scheduler
+    curriculum: Curriculum
+    kind_of: Callable[[Task], str] | None
+    """What kind a task is; None without kinds."""
     tracker: Tracker
     advantages: Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
     """One advantage for each turn, by trajectory id; statistics see each trajectory once."""
@@ -49,8 +52,8 @@ class Run:
     max_seconds: float | None
     validate: Callable[[int], Awaitable[None]]
     """Called after every step, and before the first; decides itself whether it is due."""
-    save: Callable[[int, int], Awaitable[None]]
-    """(step, next data position), called after every step."""
+    save: Callable[[int], Awaitable[None]]
+    """Called after every step; decides itself whether it is due."""
     stop: asyncio.Event
     """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step under way is given up, nothing trained is lost."""
 
@@ -89,6 +92,8 @@ async def train(run: Run) -> int:
             with _timed(times, "timing_s/policy_update"):
                 await run.engine.load_weights(run.learner.export_weights(), version=step)
             scheduler.release(step)
+            # How tasks went decides which are played next.
+            run.curriculum.record([*groups, *scheduler.replaced])
 
             times["timing_s/step"] = sum(times.values())
             play = rollout_metrics(
@@ -98,11 +103,12 @@ async def train(run: Run) -> int:
                 replaced=scheduler.replaced,
                 success_threshold=run.success_threshold,
             )
+            play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
             run.tracker.log_metrics(
                 step, play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | learned | times
             )
             run.tracker.log_groups(step, groups, split="train")
-            await run.save(step, scheduler.next_position)
+            await run.save(step)
             await run.validate(step)
     return step
 

@@ -17,7 +17,7 @@ from typing import Self, final
 
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
-from sparring.build import Parts, build, build_scheduler, demonstrations
+from sparring.build import Parts, build, build_scheduler, demonstrations, load_curriculum
 from sparring.config import Config, load_config
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
@@ -28,7 +28,7 @@ from sparring.tracking import Console, RunFolder, open_trackers
 from sparring.training import checkpoints
 from sparring.training.divergence import penalized
 from sparring.training.schedule import learning_rate
-from sparring.types import Sampling, Task, TrajectoryGroup, Weights
+from sparring.types import Json, Sampling, Task, TrajectoryGroup, Weights
 from sparring.warm_start import warm_start
 
 WARM_START = "warm_start"
@@ -183,13 +183,14 @@ class MultiTurnRLTrainer:
     async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool) -> TrainResult:
         config, stop = self.config, self._stop
         assert stop is not None
-        step, position, label = 0, 0, ""
-        if resume:
-            label = self._rewind(parts)
+        step = 0
+        label = self._rewind(parts) if resume else ""
+        curriculum = load_curriculum(config, parts.tasks.train, label=label)
         # A run that ended within its warm start has no checkpoint and begins anew; any other must have one.
         if resume and (folder.status().get("step") or checkpoints.any_in(folder.checkpoints)):
             state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
-            step, position = int(state["step"]), int(state["position"])
+            step = int(state["step"])
+            curriculum.restore(state["curriculum"])
         elif self._model_weights is not None:
             source = Path(self._model_weights)
             source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
@@ -202,7 +203,7 @@ class MultiTurnRLTrainer:
         self._console.warned(config.warnings())
         tracker = open_trackers(config, folder, self._console)
         began = time.monotonic()
-        position_now = position
+        trained_order = curriculum.state()
 
         async def validate(at: int, *, is_last: bool = False) -> None:
             every = config.schedule.val_every
@@ -216,12 +217,12 @@ class MultiTurnRLTrainer:
             if at == 0 and config.schedule.max_steps > 0:
                 self._check_baseline(validations[at])
 
-        async def save(at: int, next_position: int) -> None:
-            nonlocal position_now
-            position_now = next_position
+        async def save(at: int) -> None:
+            nonlocal trained_order
+            trained_order = curriculum.state()
             every = config.schedule.save_every
             if every and at % every == 0:
-                self._save(parts, folder, at, next_position)
+                self._save(parts, folder, at, trained_order)
             folder.set_status("running", step=at)
             if folder.stop_requested():
                 stop.set()
@@ -229,10 +230,9 @@ class MultiTurnRLTrainer:
         run = loop.Run(
             engine=parts.engine,
             learner=parts.learner,
-            scheduler=build_scheduler(
-                parts, start_position=position, version=step, label=label,
-                on_group=self._console.group_played,
-            ),
+            scheduler=build_scheduler(parts, curriculum, version=step, on_group=self._console.group_played),
+            curriculum=curriculum,
+            kind_of=parts.kind_of,
             tracker=tracker,
             advantages=_with_divergence(parts) if config.algorithm.takes_reward_off else parts.algorithm.advantages,
             loss_fn=config.algorithm.loss_fn,
@@ -257,7 +257,7 @@ class MultiTurnRLTrainer:
                 config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
             ):
                 last = await loop.train(run)
-            self._save(parts, folder, last, position_now)
+            self._save(parts, folder, last, trained_order)
             train_seconds = time.monotonic() - began
             await validate(last, is_last=True)
         finally:
@@ -286,7 +286,7 @@ class MultiTurnRLTrainer:
         if done < section.steps:
             return False
         parts.learner.reset_optimizer()
-        checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0, "position": 0})
+        checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0})
         return True
 
     async def _continue_warm_start(self, seconds: float) -> Weights:
@@ -358,6 +358,7 @@ class MultiTurnRLTrainer:
                 has_scorer=parts.has_scorer,
                 seconds=time.monotonic,
                 prefix=prefix,
+                kind_of=parts.kind_of,
                 on_group=lambda _: progress({}),
             )
         self._console.evaluated(played[0])
@@ -374,12 +375,12 @@ class MultiTurnRLTrainer:
             "train all the same with evaluation.allow_zero_baseline=true."
         )
 
-    def _save(self, parts: Parts, folder: RunFolder, step: int, position: int) -> None:
+    def _save(self, parts: Parts, folder: RunFolder, step: int, order: Mapping[str, Json]) -> None:
         if self._saved_step == step:
             return
         self._saved_step = step
         checkpoints.save(
-            folder.checkpoints, step, parts.learner, {"step": step, "position": position},
+            folder.checkpoints, step, parts.learner, {"step": step, "curriculum": order},
             keep=self.config.schedule.keep_checkpoints,
         )  # fmt: skip
 

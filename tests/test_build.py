@@ -1,11 +1,12 @@
 """What a recipe is wired to."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 
-from sparring.build import build, build_scheduler, load_algorithm
+from sparring.build import build, build_scheduler, load_algorithm, load_curriculum
 from sparring.config import Config, load_config
 from sparring.errors import UsageError
 from sparring.ledger import Ledger
@@ -21,7 +22,9 @@ def test_the_bound_on_staleness_counts_from_the_step_that_a_run_is_resumed_at() 
         with Ledger() as ledger:
             parts = build(config, RECIPE.parent, ledger)
             # The engine still has version 0, which a synchronous run at step 1 must not learn from; one group is left.
-            scheduler = build_scheduler(parts, start_position=len(parts.tasks.train) - 1, version=1)
+            curriculum = load_curriculum(config, parts.tasks.train)
+            list(itertools.islice(curriculum, len(parts.tasks.train) - 1))
+            scheduler = build_scheduler(parts, curriculum, version=1)
             async with scheduler:
                 batch = await scheduler.next_batch()
             await parts.engine.close()

@@ -96,7 +96,14 @@ def learner_metrics() -> set[str]:
 
 
 def emitted() -> list[re.Pattern[str]]:
-    modules = ("rollouts/metrics", "training/learner", "evaluation/evaluation", "loop", "trainer")
+    modules = (
+        "rollouts/metrics",
+        "rollouts/curriculum",
+        "training/learner",
+        "evaluation/evaluation",
+        "loop",
+        "trainer",
+    )
     literals = set().union(*(metric_literals(f"sparring/{module}.py") for module in modules)) | learner_metrics()
     literals -= {"training/\0"}
     assert {"rollout/reward/mean", "\0/score/mean", "timing_s/eval", "training/steps_without_signal"} <= literals

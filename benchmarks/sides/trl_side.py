@@ -19,7 +19,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.sides.measured import Forwards, Measured, num_trained, peak_memory_gib
-from sparring.build import environment_of, load_tasks, training_plans
+from sparring.build import environment_of, load_curriculum, load_tasks
 from sparring.config import Config, load_config
 from sparring.environments import Environment
 from sparring.environments.tools import tools_of
@@ -176,7 +176,7 @@ def main() -> None:
     precision = resolve_precision(config.model.precision, "cpu")
 
     num_tasks = config.batch.global_batch_size * config.schedule.max_steps
-    plans = training_plans(config, load_tasks(config, beside).train, start=0, label="")
+    plans = load_curriculum(config, load_tasks(config, beside).train)
     tasks = [plan.task for plan in islice(plans, num_tasks)]
     tokenizer = AutoTokenizer.from_pretrained(config.model.name)
     tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE

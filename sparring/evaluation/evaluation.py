@@ -94,6 +94,7 @@ async def evaluate(
     has_scorer: bool,
     seconds: Callable[[], float],
     prefix: str,
+    kind_of: Callable[[Task], str] | None = None,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
     """Play `group_size` episodes of each task. Seeds depend on split, task and member only, so two policies meet the
@@ -109,6 +110,7 @@ async def evaluate(
         summarize(
             groups, name=name, success_threshold=success_threshold, pass_k_values=pass_k_values, version=version,
             fingerprint=fingerprint, has_scorer=has_scorer, seconds=seconds() - began, prefix=prefix,
+            kind_of=kind_of,
         ),
         groups,
     )  # fmt: skip
@@ -125,6 +127,7 @@ def summarize(
     has_scorer: bool,
     seconds: float,
     prefix: str,
+    kind_of: Callable[[Task], str] | None = None,
 ) -> Evaluation:
     """Numbers of played groups; a task all of whose episodes were lost is left out. Raises ValueError with none left."""
     played = [group for group in groups if group.trajectories]
@@ -164,6 +167,11 @@ def summarize(
             pairs = list(zip(samples, successes, strict=True))
             metrics[f"{prefix}/reward/pass_at_{k}"] = fmean(pass_at_k(n, c, k) for n, c in pairs)
             metrics[f"{prefix}/reward/pass_power_{k}"] = fmean(pass_power_k(n, c, k) for n, c in pairs)
+    if kind_of is not None:
+        kinds: dict[str, list[float]] = {}
+        for group, rate in zip(played, rates, strict=True):
+            kinds.setdefault(kind_of(group.task), []).append(rate)
+        metrics |= {f"{prefix}/kind/{kind}/success": fmean(of_kind) for kind, of_kind in sorted(kinds.items())}
     rng = random.Random(0)
     return Evaluation(
         name=name,

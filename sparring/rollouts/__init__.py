@@ -1,6 +1,7 @@
-"""Play: the collector plays one episode or one group, the scheduler keeps groups in play within the staleness bound."""
+"""Play: the curriculum says what, the collector plays it, the scheduler keeps groups in play within the staleness bound."""
 
 from sparring.rollouts.collector import Agent, Collector, GroupPlan
+from sparring.rollouts.curriculum import Curriculum
 from sparring.rollouts.scheduler import Scheduler
 
-__all__ = ["Agent", "Collector", "GroupPlan", "Scheduler"]
+__all__ = ["Agent", "Collector", "Curriculum", "GroupPlan", "Scheduler"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from sparring.types import Outcome, StopReason, TrainingBatch, Trajectory, TrajectoryGroup
+from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup
 
 
 def rollout_metrics(
@@ -138,6 +138,28 @@ def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float
 def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
     ages = [version - t.oldest_version for t in trajectories if t.oldest_version is not None] or [0]
     return {"training/staleness_mean": fmean(ages), "training/staleness_max": float(max(ages))}
+
+
+def kind_metrics(
+    groups: Sequence[TrajectoryGroup], kind_of: Callable[[Task], str] | None, success_threshold: float
+) -> dict[str, float]:
+    """How each kind of task fared in a step; nothing without kinds."""
+    if kind_of is None:
+        return {}
+    kinds: dict[str, list[TrajectoryGroup]] = {}
+    for group in groups:
+        kinds.setdefault(kind_of(group.task), []).append(group)
+    metrics = {}
+    for kind, members in sorted(kinds.items()):
+        rewards = [reward for group in members for reward in group.rewards]
+        equal = sum(len(set(group.rewards)) == 1 for group in members)
+        metrics |= {
+            f"rollout/kind/{kind}/num_groups": float(len(members)),
+            f"rollout/kind/{kind}/reward_mean": fmean(rewards),
+            f"rollout/kind/{kind}/success": fmean(reward >= success_threshold for reward in rewards),
+            f"rollout/kind/{kind}/equal_groups": equal / len(members),
+        }
+    return metrics
 
 
 def batch_metrics(batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int) -> dict[str, float]:

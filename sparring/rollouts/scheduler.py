@@ -81,8 +81,6 @@ class Scheduler:
         """Groups started and not handed over, oldest first."""
         self._num_handed_over = 0
         self._claimed: list[TrajectoryGroup] = []
-        self.next_position = 0
-        """Position of the first group that was not started: the data position a checkpoint keeps."""
         self.num_stale = 0
         self.replaced: list[TrajectoryGroup] = []
         """Groups without signal that others of the last batch stand in for."""
@@ -171,7 +169,6 @@ class Scheduler:
                 break
         for plan in plans:
             self._in_play[plan.position] = asyncio.ensure_future(self._play(plan))
-            self.next_position = plan.position + 1
 
     async def _play(self, plan: GroupPlan) -> TrajectoryGroup:
         group = await self._play_group(plan)

@@ -11,7 +11,7 @@ NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "
 
 def config(*overrides: str) -> Config:
     """Overrides of [algorithm], or of a section that they name."""
-    sections = ("batch.", "model.", "optimizer.", "rollout.")
+    sections = ("batch.", "curriculum.", "model.", "optimizer.", "rollout.", "schedule.")
     return validate(NEEDED, [one if one.startswith(sections) else f"algorithm.{one}" for one in overrides])
 
 
@@ -155,6 +155,44 @@ REFUSED = [
         ["entropy_coef=0.1", "batch.refill_groups=2"],
         "batch.refill_groups: is 2, but with these settings of [algorithm] a group of equal total rewards may teach "
         "something all the same; leave it out, or use a method that compares totals and no further terms.",
+    ),
+    (
+        ["curriculum.easy_threshold=0.9"],
+        "curriculum.easy_threshold: is given, but select = 'all' does not read it; leave it out, or use 'mixed'.",
+    ),
+    (
+        ["curriculum.select=frontier", "curriculum.hard_threshold=0.1", "schedule.max_epochs=2"],
+        "curriculum.hard_threshold: is given, but select = 'frontier' does not read it; leave it out, or use 'mixed'.",
+    ),
+    (
+        ["curriculum.history_groups=3"],
+        "curriculum.history_groups: is given, but select = 'all' does not read it; leave it out, or use 'mixed' or "
+        "'frontier'.",
+    ),
+    (
+        [
+            "curriculum.select=mixed",
+            "curriculum.hard_threshold=0.5",
+            "curriculum.easy_threshold=0.5",
+            "schedule.max_epochs=2",
+        ],
+        "curriculum.hard_threshold: is 0.5, but tasks rest from easy_threshold = 0.5 on, so none would be left; make it "
+        "smaller.",
+    ),
+    (
+        ["curriculum.select=mixed"],
+        "curriculum.select: is 'mixed', which goes by how a task went before, but schedule.max_epochs = 1 offers every "
+        "task once; raise max_epochs, or leave select out.",
+    ),
+    (
+        ["curriculum.kind_weights.hard=2.0"],
+        "curriculum.kind_weights: is given, but kind_field is not, so all tasks are of one kind; name the field that tells "
+        "them apart.",
+    ),
+    (
+        ["curriculum.kind_field=hops", "curriculum.kind_weights.3=0.0"],
+        "curriculum.kind_weights.3: is 0.0; give a positive number, or leave tasks that shall not be trained out of "
+        "data.train.",
     ),
     (
         ["loss_fn=pppo"],

@@ -47,9 +47,29 @@ def test_sampled_and_recomputed_logprobs_agree_at_every_trained_token(tmp_path: 
         assert max(row["training/logprob_difference_max"] for row in steps) <= 1e-4
 
 
-def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
-    whole = trainer_of(tmp_path / "whole", "schedule.max_steps=4").train()
-    part = trainer_of(tmp_path / "part", "schedule.max_steps=4").train()
+CURRICULUM = (
+    "curriculum.kind_field=hops", "curriculum.kind_weights.3=2", "curriculum.select=frontier", "batch.refill_groups=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [(), CURRICULUM], ids=["epochs", "curriculum"])
+def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(
+    tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    # Six tasks, so that four steps of four come back to each with a history.
+    (tmp_path / "recipe").mkdir()
+    for file in RECIPE.parent.iterdir():
+        if file.is_file():
+            (tmp_path / "recipe" / file.name).write_text(file.read_text())
+    (tmp_path / "recipe" / "few.py").write_text(
+        "import environment\n\n\ndef tasks():\n    return list(environment.train_tasks())[:6]\n"
+    )
+
+    def trainer(name: str) -> MultiTurnRLTrainer:
+        recipe = tmp_path / "recipe" / "recipe.toml"
+        return trainer_of(tmp_path / name, "schedule.max_steps=4", "data.train=few:tasks", *order, recipe=recipe)
+
+    whole, part = trainer("whole").train(), trainer("part").train()
     assert whole is not None
     assert part is not None
     # As after a crash behind step 2: the later checkpoints never happened.
@@ -62,6 +82,10 @@ def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(
     expected = load_file(whole.run / "checkpoints" / checkpoints.name_of(4) / "weights.safetensors")
     found = load_file(part.run / "checkpoints" / checkpoints.name_of(4) / "weights.safetensors")
     assert all((expected[name] == found[name]).all() for name in expected)
+    if order:
+        steps = [row for row in metrics_of(whole.run) if "rollout/curriculum/passed_over" in row]
+        assert steps[-1]["rollout/curriculum/passed_over"] > 0
+        assert sum(row.get("rollout/kind/3/num_groups", 0) for row in steps) >= 4
 
 
 def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resumed(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""Which tasks are played: epochs, shares of kinds, what success decides, and the same again after a resume."""
+
+import itertools
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparring.errors import DataError
+from sparring.rollouts import Curriculum, GroupPlan
+from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+
+
+def tasks_of(**sizes: int) -> list[Task]:
+    return [
+        Task(id=f"{kind}{number}", messages=({"role": "user", "content": "?"},), fields={"kind": kind})
+        for kind, size in sizes.items()
+        for number in range(size)
+    ]
+
+
+def curriculum(tasks: list[Task], **changes: Any) -> Curriculum:
+    settings_ = {
+        "seed": 0, "max_epochs": 2, "group_size": 4, "sampling": Sampling(), "select": "all", "easy_threshold": 1.0,
+        "hard_threshold": 0.0, "retry_share": 0.1, "history_groups": 2, "success_threshold": 1.0, "kind_field": None,
+        "kind_weights": {},
+    }  # fmt: skip
+    return Curriculum(tasks, **(settings_ | changes))
+
+
+def played(task: Task, rate: float, size: int = 4) -> TrajectoryGroup:
+    right = round(rate * size)
+    members = [
+        Trajectory(
+            id=f"{task.id}-{member}", task=task, attempt=member, turns=(), messages=(), outcome=Outcome.FINISHED,
+            reward=Reward(total=float(member < right)), score=None,
+        )
+        for member in range(size)
+    ]  # fmt: skip
+    return TrajectoryGroup(task=task, trajectories=tuple(members))
+
+
+def ids(plans: list[GroupPlan]) -> list[str]:
+    return [plan.task.id for plan in plans]
+
+
+def test_every_task_is_played_once_an_epoch_each_epoch_in_another_order() -> None:
+    plans = list(curriculum(tasks_of(a=20), max_epochs=3))
+    epochs = [ids(plans[start : start + 20]) for start in (0, 20, 40)]
+    assert [len(plans), *map(len, map(set, epochs))] == [60, 20, 20, 20]
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert [plan.position for plan in plans] == list(range(60))
+    assert ids(list(curriculum(tasks_of(a=20), max_epochs=3))) == ids(plans)
+    assert ids(list(curriculum(tasks_of(a=20), max_epochs=3, seed=1))) != ids(plans)
+
+
+def test_kinds_are_played_in_equal_shares_however_many_tasks_they_have() -> None:
+    plans = list(itertools.islice(curriculum(tasks_of(big=90, small=3), kind_field="kind"), 30))
+    kinds = [plan.task.fields["kind"] for plan in plans]
+    assert kinds == ["big", "small"] * 15
+    # 15 plays of 3 tasks: five epochs of the small kind.
+    assert Counter(ids(plans[1::2])) == {"small0": 5, "small1": 5, "small2": 5}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=4), st.integers(1, 60))
+def test_at_every_moment_no_kind_is_a_whole_play_off_its_share(weights: list[int], count: int) -> None:
+    names = [f"k{number}" for number in range(len(weights))]
+    order = curriculum(
+        tasks_of(**dict.fromkeys(names, 7)), max_epochs=100, kind_field="kind",
+        kind_weights=dict(zip(names, map(float, weights), strict=True)),
+    )  # fmt: skip
+    found = Counter(plan.task.fields["kind"] for plan in itertools.islice(order, count))
+    for name, weight in zip(names, weights, strict=True):
+        # Stride scheduling: a kind lags by less than one play; it leads by less than one for each other kind.
+        assert -1 < found[name] - count * weight / sum(weights) < len(names)
+
+
+def shares(rate: float, *, epochs: int = 400, **changes: Any) -> float:
+    """How often a task with that success is played when its turn comes, once it has a history."""
+    (task,) = tasks_of(a=1)
+    order = curriculum([task], max_epochs=epochs, **changes)
+    order.record([played(next(order).task, rate)])
+    return len(list(order)) / (epochs - 1)
+
+
+@pytest.mark.parametrize(
+    ("select", "rate", "expected"),
+    [
+        ("all", 0.0, 1.0),
+        ("mixed", 0.0, 0.1), ("mixed", 1.0, 0.1), ("mixed", 0.25, 1.0), ("mixed", 0.75, 1.0),
+        # 4 * 1/4 * 3/4 = 0.75; 4 * 1/2 * 1/2 = 1.
+        ("frontier", 0.25, 0.75), ("frontier", 0.5, 1.0), ("frontier", 0.75, 0.75), ("frontier", 1.0, 0.1),
+    ],
+)  # fmt: skip
+def test_success_decides_how_often_a_task_is_played(select: str, rate: float, expected: float) -> None:
+    # 399 draws have a standard deviation below 0.025.
+    assert shares(rate, select=select) == pytest.approx(expected, abs=0.075 if 0 < expected < 1 else 0)
+
+
+def test_thresholds_say_what_is_too_easy_and_too_hard() -> None:
+    assert shares(0.75, select="mixed", easy_threshold=0.75) < 0.2
+    assert shares(0.25, select="mixed", hard_threshold=0.25) < 0.2
+    assert shares(0.25, select="mixed", hard_threshold=0.2) == 1
+
+
+def test_only_the_last_groups_count_so_a_task_that_starts_to_succeed_comes_back() -> None:
+    (task,) = tasks_of(a=1)
+    order = curriculum([task], max_epochs=1000, select="mixed", history_groups=2)
+    order.record([played(task, 0.0), played(task, 0.0)])
+    assert order.metrics()["rollout/curriculum/resting_tasks"] == 1
+    order.record([played(task, 0.5)])
+    assert order.metrics()["rollout/curriculum/resting_tasks"] == 0
+    order.record([played(task, 1.0), played(task, 1.0)])
+    assert order.metrics()["rollout/curriculum/resting_tasks"] == 1
+
+
+def test_groups_that_were_lost_say_nothing_of_a_task() -> None:
+    (task,) = tasks_of(a=1)
+    order = curriculum([task], select="mixed")
+    order.record([TrajectoryGroup(task=task, trajectories=(), num_lost=4)])
+    assert order.metrics()["rollout/curriculum/seen_tasks"] == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 5), st.sampled_from(["all", "mixed", "frontier"]), st.integers(0, 25))
+def test_after_a_resume_the_same_tasks_are_played(seed: int, select: str, cut: int) -> None:
+    def new() -> Curriculum:
+        return curriculum(tasks_of(a=5, b=9), seed=seed, select=select, max_epochs=9, kind_field="kind")
+
+    def play(order: Curriculum, count: int, rng: random.Random) -> list[str]:
+        plans = []
+        for plan in itertools.islice(order, count):
+            plans.append(plan)
+            order.record([played(plan.task, rng.choice([0.0, 0.5, 1.0]))])
+        return ids(plans)
+
+    whole, rng = new(), random.Random(1)
+    first = play(whole, cut, rng)
+    state = json.loads(json.dumps(whole.state()))
+    rest = play(whole, 100, rng)
+    again = new()
+    again.restore(state)
+    rng = random.Random(1)
+    assert play(new(), cut, rng) == first
+    assert play(again, 100, rng) == rest
+    assert again.metrics() == whole.metrics()
+
+
+def test_a_state_does_not_change_after_it_was_taken() -> None:
+    order = curriculum(tasks_of(a=3), select="mixed")
+    plan = next(order)
+    order.record([played(plan.task, 0.5)])
+    state = order.state()
+    before = json.dumps(state)
+    order.record([played(next(order).task, 1.0), played(plan.task, 1.0)])
+    assert json.dumps(state) == before
+
+
+def test_that_everything_rests_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = tasks_of(a=4)
+    order = curriculum(tasks, select="mixed", max_epochs=50, success_threshold=2.0)
+    for plan in order:
+        order.record([played(plan.task, 0.5)])
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("4 of 4 tasks rest")
+    assert "evaluation.success_threshold = 2" in message
+
+
+def test_a_task_without_kind_and_a_weight_without_task_are_refused() -> None:
+    tasks = tasks_of(a=2, b=2)
+    with pytest.raises(DataError, match=r"task 'a0' has 'domain' = None.*Its fields are 'kind'\."):
+        curriculum(tasks, kind_field="domain")
+    with pytest.raises(DataError, match=r"kind_weights names 'c', but .* there are 'a', 'b'\."):
+        curriculum(tasks, kind_field="kind", kind_weights={"c": 2.0})
