@@ -399,7 +399,7 @@ def resolved_toml(config: Config) -> str:
 
 def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: Config) -> list[tuple[str, Any, str]]:
     """Every field as (key path, value, where it comes from: override, recipe or default)."""
-    overridden = {override.partition("=")[0].strip() for override in overrides}
+    overridden = {".".join(override.partition("=")[0].strip().split(".")[:2]) for override in overrides}
     rows = []
     for section_name in Config.model_fields:
         section = getattr(config, section_name)
@@ -410,9 +410,10 @@ def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: C
         if section_name == "algorithm":
             values = config.algorithm_in_effect()
         for key, value in values.items():
-            path = f"{section_name}.{key}"
-            origin = "override" if path in overridden else "recipe" if key in given else "default"
-            rows.append((path, value, origin))
+            spellings = {key, key.replace("_threshold", "_epsilon")}
+            is_override = not overridden.isdisjoint(f"{section_name}.{one}" for one in spellings)
+            origin = "override" if is_override else "default" if spellings.isdisjoint(given) else "recipe"
+            rows.append((f"{section_name}.{key}", value, origin))
     return rows
 
 

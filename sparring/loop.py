@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -35,8 +35,8 @@ class Run:
     kind_of: Callable[[Task], str] | None
     """What kind a task is; None without kinds."""
     tracker: Tracker
-    advantages: Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
-    """One advantage for each turn, by trajectory id; statistics see each trajectory once."""
+    advantages: Callable[[Sequence[TrajectoryGroup]], tuple[TurnAdvantages, Mapping[str, float]]]
+    """One advantage for each turn, by trajectory id, and metrics; statistics see each trajectory once."""
     loss_fn: str
     loss_config: LossConfig
     loss_reduction: Callable[[Counts], float]
@@ -81,7 +81,7 @@ async def train(run: Run) -> int:
             # Learn: rewards -> advantages -> forest of token segments -> one optimizer step.
             step += 1
             with _timed(times, "timing_s/advantages"):
-                advantages = await asyncio.to_thread(run.advantages, groups)
+                advantages, measured = await asyncio.to_thread(run.advantages, groups)
             batch = build_batch(
                 groups, advantages, reduction=run.loss_reduction, drop_zero_advantage=not run.needs_every_token
             )
@@ -105,7 +105,8 @@ async def train(run: Run) -> int:
             )
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
             run.tracker.log_metrics(
-                step, play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | learned | times
+                step,
+                play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | {**measured, **learned, **times},
             )
             run.tracker.log_groups(step, groups, split="train")
             await run.save(step)

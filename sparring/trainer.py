@@ -234,7 +234,7 @@ class MultiTurnRLTrainer:
             curriculum=curriculum,
             kind_of=parts.kind_of,
             tracker=tracker,
-            advantages=_with_divergence(parts) if config.algorithm.takes_reward_off else parts.algorithm.advantages,
+            advantages=partial(_advantages, parts),
             loss_fn=config.algorithm.loss_fn,
             loss_config=config.loss_config(),
             loss_reduction=parts.algorithm.reduction,
@@ -396,10 +396,12 @@ class MultiTurnRLTrainer:
         return f"r{len(rollouts)}-"
 
 
-def _with_divergence(parts: Parts) -> Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]:
-    """Advantages of rewards less the divergence from the base model."""
-    coef = parts.config.algorithm.kl_coef
-    return lambda groups: parts.algorithm.advantages(penalized(groups, parts.learner, coef=coef))
+def _advantages(parts: Parts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:
+    """Advantages, of rewards less the divergence from the base model where that is asked for, and its metrics."""
+    metrics: Mapping[str, float] = {}
+    if parts.config.algorithm.takes_reward_off:
+        groups, metrics = penalized(groups, parts.learner, coef=parts.config.algorithm.kl_coef)
+    return parts.algorithm.advantages(groups), metrics
 
 
 @contextmanager

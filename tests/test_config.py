@@ -199,6 +199,17 @@ def test_the_view_says_where_every_value_comes_from() -> None:
     assert view["schedule.max_steps"] == (50, "default")
 
 
+def test_the_view_knows_nested_overrides_and_both_spellings_of_a_bound() -> None:
+    recipe = {**NEEDED, "algorithm": {"clip_low_epsilon": 0.3}}
+    overrides = ["environment.options.size=3", "algorithm.clip_high_epsilon=0.5"]
+    view = {
+        key: (value, origin) for key, value, origin in resolved_view(recipe, overrides, validate(recipe, overrides))
+    }
+    assert view["environment.options"] == ({"size": 3}, "override")
+    assert view["algorithm.clip_low_threshold"] == (0.7, "recipe")
+    assert view["algorithm.clip_high_threshold"] == (1.5, "override")
+
+
 @pytest.mark.parametrize("name", ["quickstart", "pointer_chase"])
 def test_a_resolved_recipe_loads_again_to_the_same_values_and_the_same_given_keys(name: str, tmp_path: Path) -> None:
     config = load_config(ROOT / "recipes" / name, ["batch.group_size=16", "run.name=x"])

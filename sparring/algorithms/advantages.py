@@ -110,7 +110,8 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
     """The advantage for pass@k with rewards of 0 and 1, averaged over all subsets of k (arXiv:2508.10751, section 3.3).
 
     With w wrong of n: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)); a right one gets (1 - rho) / sigma, a
-    wrong one (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Raises DataError for other rewards, and for k > n.
+    wrong one (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Raises DataError for other rewards. A group that has lost so many
+    members that n < k has no pass@k and gets 0.
     """
     rewards, count = _totals(group), len(group)
     strange = [reward for reward in rewards if reward not in (0.0, 1.0)]
@@ -120,10 +121,7 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
             "or use 'group_based'."
         )
     if pass_k > count:
-        raise DataError(
-            f"pass_k is {pass_k}, but a group kept only {count} trajectories, so pass@{pass_k} is not defined; lower "
-            "pass_k, or find out why members were lost."
-        )
+        return [0.0] * count
     wrong = rewards.count(0.0)
     rho = 1 - math.comb(wrong, pass_k) / math.comb(count, pass_k)
     sigma = math.sqrt(rho * (1 - rho))

@@ -14,18 +14,21 @@ from sparring.types import Reward, TrainingBatch, Trajectory, TrajectoryGroup
 
 
 class Diverges(Protocol):
-    def divergences(self, batch: TrainingBatch) -> Mapping[tuple[str, float], float]: ...
+    def divergences(self, batch: TrainingBatch) -> tuple[Mapping[tuple[str, float], float], Mapping[str, float]]: ...
 
 
-def penalized(groups: Sequence[TrajectoryGroup], learner: Diverges, *, coef: float) -> list[TrajectoryGroup]:
+def penalized(
+    groups: Sequence[TrajectoryGroup], learner: Diverges, *, coef: float
+) -> tuple[list[TrajectoryGroup], Mapping[str, float]]:
     """The groups with coef * log(sampler / base) taken off the rewards: of each turn where rewards are per turn, else of
-    the whole trajectory."""
+    the whole trajectory; and the metrics of that divergence."""
     numbers = {t.id: tuple(range(1, len(t.turns) + 1)) for group in groups for t in group.trajectories}
-    sums = learner.divergences(build_batch(groups, numbers, drop_zero_advantage=False))
-    return [
+    sums, metrics = learner.divergences(build_batch(groups, numbers, drop_zero_advantage=False))
+    changed = [
         replace(group, trajectories=tuple(_penalized(trajectory, sums, coef) for trajectory in group.trajectories))
         for group in groups
     ]
+    return changed, metrics
 
 
 def _penalized(trajectory: Trajectory, sums: Mapping[tuple[str, float], float], coef: float) -> Trajectory:

@@ -160,12 +160,14 @@ class TorchLearner:
 
     @releases_threads
     @torch.no_grad()
-    def divergences(self, batch: TrainingBatch) -> dict[tuple[str, float], float]:
-        """Sum of log(sampler / base) over the trained tokens that have one trajectory and one advantage, by both.
+    def divergences(self, batch: TrainingBatch) -> tuple[dict[tuple[str, float], float], dict[str, float]]:
+        """Sum of log(sampler / base) over the trained tokens that have one trajectory and one advantage, by both; and the
+        metrics of all.
 
         A batch whose advantages number the turns gives k1 of every turn (`training.divergence`).
         """
         sums: dict[tuple[str, float], float] = {}
+        seen: list[tuple[Tensor, Tensor]] = []
         for microbatch in self._microbatches(batch):
             names = list(dict.fromkeys(sequence.trajectory_id for sequence in microbatch.sequences))
             keys = zip(
@@ -173,10 +175,15 @@ class TorchLearner:
                 self._masked(microbatch, "advantages").tolist(),
                 strict=True,
             )
-            differences_M = self._masked(microbatch, "sampled_logprobs") - self._reference(microbatch)
+            seen.append((self._masked(microbatch, "sampled_logprobs"), self._reference(microbatch)))
+            differences_M = seen[-1][0] - seen[-1][1]
             for key, difference in zip(keys, differences_M.tolist(), strict=True):
                 sums[key] = sums.get(key, 0.0) + difference
-        return sums
+        if not seen:
+            return {}, {}
+        sampled_M, reference_M = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        metrics = reference_metrics(sampled_M, reference_M)
+        return sums, {f"training/{name}": value for name, value in metrics.items()}
 
     def _microbatches(self, batch: TrainingBatch) -> Iterator[TrainingBatch]:
         for microbatch in pack(batch, self._max_tokens):

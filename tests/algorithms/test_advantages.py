@@ -116,11 +116,16 @@ def test_pass_at_k_is_the_mean_over_all_subsets(num_right, right, wrong):
     assert found == pytest.approx([right] * num_right + [wrong] * (4 - num_right), abs=1e-6)
 
 
-def test_pass_at_k_refuses_rewards_between_0_and_1_and_groups_smaller_than_k():
+def test_pass_at_k_refuses_rewards_between_0_and_1():
     with pytest.raises(DataError, match=r"counts successes, but a reward is 0\.5; give rewards of 0 and 1"):
         ADVANTAGES["pass_at_k"](FIXTURE_A)
-    with pytest.raises(DataError, match="pass_k is 3, but a group kept only 2 trajectories"):
-        ADVANTAGES["pass_at_k"]([[played([1.0]), played([0.0])]], pass_k=3)
+
+
+def test_a_group_that_lost_too_many_members_for_pass_at_k_teaches_nothing_and_the_others_go_on():
+    lossy, whole = [played([1.0]), played([0.0])], [played([1.0]), *[played([0.0])] * 3]
+    first, second = ADVANTAGES["pass_at_k"]([lossy, whole], pass_k=3)
+    assert first == [[0.0], [0.0]]
+    assert second == ADVANTAGES["pass_at_k"]([whole], pass_k=3)[0] != [[0.0]] * 4
 
 
 # Credit for turns.

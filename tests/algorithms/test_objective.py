@@ -1,10 +1,13 @@
 """What surrounds a loss: corrections with two and three policies, entropy, divergence from the base."""
 
+import math
+import random
+
 import pytest
 import torch
 
 from sparring.algorithms.choice import ROOMS
-from sparring.algorithms.losses import Tokens
+from sparring.algorithms.losses import LOSSES, Tokens
 from sparring.algorithms.objective import Objective, reference_metrics
 from sparring.errors import DataError
 
@@ -94,20 +97,47 @@ def test_divergence_is_reported_in_all_three_forms():
     assert metrics["reference_kl_k3"] == pytest.approx(0.19112325, abs=1e-5)
 
 
+def surrogate(loss_fn, at, old, advantages):
+    """Of log-probabilities: the sum whose gradient at `at` the loss promises. What it treats as constant is taken there."""
+    rho = [math.exp(new - before) for new, before in zip(at, old, strict=True)]
+    if loss_fn == "cispo":
+        weights = [min(ratio, 5.0) for ratio in rho]
+    elif loss_fn == "dppo_tv":
+        moved = [math.exp(new) - math.exp(before) for new, before in zip(at, old, strict=True)]
+        is_free = [move <= 0.2 if a > 0 else move >= -0.2 for move, a in zip(moved, advantages, strict=True)]
+        weights = [min(ratio, 20.0) * free for ratio, free in zip(rho, is_free, strict=True)]
+    else:
+        return lambda new: sum(losses_at(loss_fn, new, old, advantages)[0])
+    return lambda new: -sum(w * a * x for w, a, x in zip(weights, advantages, new, strict=True))
+
+
+def losses_at(loss_fn, new, old, advantages):
+    """Losses of the tokens of two trajectories of three, and the gradient of their sum."""
+    new_M = torch.tensor(new, dtype=torch.float64, requires_grad=True)
+    tokens = Tokens(
+        logprobs_M=new_M, old_M=torch.tensor(old, dtype=torch.float64),
+        advantages_M=torch.tensor(advantages, dtype=torch.float64), trajectory_M=torch.tensor([0, 0, 0, 1, 1, 1]),
+    )  # fmt: skip
+    loss_M, _ = LOSSES[loss_fn](tokens)
+    loss_M.sum().backward()
+    assert new_M.grad is not None
+    return loss_M.detach().tolist(), new_M.grad.tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("loss_fn", sorted(ROOMS["loss_fn"]))
-def test_gradients_equal_finite_differences(loss_fn):
-    """In float64, away from the kinks. Weights that the loss treats as constants are held fixed by hand."""
-    if loss_fn in ("cispo", "dppo_tv", "gspo"):
-        pytest.skip("holds a factor constant on purpose: its gradient is checked against golden numbers")
-    _, gradient, _ = evaluate(loss_fn)
-    step = 1e-6
-    for place in range(4):
-        sides = []
-        for sign in (1, -1):
-            NEW[place] += sign * step
-            sides.append(sum(evaluate(loss_fn)[0]))
-            NEW[place] -= sign * step
-        assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(gradient[place], abs=1e-5)
+def test_gradients_equal_finite_differences(loss_fn, seed):
+    """In float64, at random places that are not on a kink. The advantage is one for each trajectory, as it is for those
+    whose ratio is one for each trajectory."""
+    rng = random.Random(seed)
+    old = [-rng.uniform(0.05, 3) for _ in range(6)]
+    new = [before + rng.gauss(0, 0.4) for before in old]
+    advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.1, 2)] * 3 + [rng.uniform(-2, 2)] * 3
+    _, gradient = losses_at(loss_fn, new, old, advantages)
+    total, step = surrogate(loss_fn, new, old, advantages), 1e-6
+    for place in range(6):
+        above, below = ([x + sign * step * (i == place) for i, x in enumerate(new)] for sign in (1, -1))
+        assert (total(above) - total(below)) / (2 * step) == pytest.approx(gradient[place], abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(), (4, 1), (2,)])

@@ -2,18 +2,24 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparring.algorithms.advantages import ADVANTAGES
+from sparring.algorithms.credit import credit
 from sparring.algorithms.reductions import REDUCTIONS
 from sparring.errors import ConfigError, DataError
+from sparring.loop import learn
+from sparring.training import learner as training_learner
 from sparring.training import sequences
 from sparring.training.divergence import penalized
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import demonstration_batch, expanded
+from sparring.types import Reward
 
 
 def build_batch(groups, advantages, *, reduction="trajectory_mean", **options):
@@ -398,7 +404,8 @@ def test_the_divergence_can_be_a_part_of_the_reward(tiny_policy, turn, group):
         turn(2, 0, [5, 6, 7, 8, 9, 11], [15, 3]),
     ]
     played = group("a", fork, [turn(0, None, [5, 6], [20, 21])])
-    (changed,) = penalized([played], TorchLearner(policy, max_tokens_per_microbatch=6), coef=0.5)
+    (changed,), metrics = penalized([played], TorchLearner(policy, max_tokens_per_microbatch=6), coef=0.5)
+    every = []
     with policy.module.disable_adapter(), torch.no_grad():
         for trajectory, penal in zip(played.trajectories, changed.trajectories, strict=True):
             total = 0.0
@@ -407,4 +414,77 @@ def test_the_divergence_can_be_a_part_of_the_reward(tiny_policy, turn, group):
                 logprobs = policy.module(input_ids=ids).logits[0].log_softmax(-1)
                 places = range(len(one.prompt_ids) - 1, ids.shape[1] - 1)
                 total += sum(-1.0 - logprobs[place, ids[0, place + 1]].item() for place in places)
+            every.append(total)
             assert penal.reward.total == pytest.approx(-0.5 * total, abs=1e-4)
+    # 3 + 1 + 2 tokens of the fork and 2 of the other.
+    assert metrics["training/reference_kl_k1"] == pytest.approx(sum(every) / 8, abs=1e-4)
+
+
+@pytest.mark.parametrize("reduction", ["trajectory_mean", "token_mean", "prompt_mean", "sum"])
+@pytest.mark.parametrize("method", sorted(ADVANTAGES))
+def test_a_trajectory_that_forked_trains_as_the_same_one_that_did_not(tiny_policy, turn, group, method, reduction):
+    """The same turns with the same prompts, of which one time each continues the last and one time some begin anew."""
+
+    def played(first, forks=()):
+        prompt, turns = [1, 2, 3], []
+        for number, answer in enumerate(([first, 8], [12], [15, 16, 17], [9])):
+            parent = None if number == 0 or number in forks else number - 1
+            turns.append(turn(number, parent, prompt, answer, sampled=-3.5))
+            prompt = [*prompt, *answer, 20 + number]
+        return turns
+
+    found = []
+    for forks in ((), (2,), (1, 2, 3)):
+        one = group("a", played(7, forks), played(30), played(31))
+        rewarded = replace(
+            one,
+            trajectories=tuple(
+                replace(trajectory, reward=Reward(total=total))
+                for trajectory, total in zip(one.trajectories, (1.0, 0.0, 0.0), strict=True)
+            ),
+        )
+        advantages = credit([rewarded], ADVANTAGES[method], sums_turn_rewards=None)
+        batch = sequences.build_batch([rewarded], advantages, reduction=REDUCTIONS[reduction])
+        policy = tiny_policy()
+        metrics = TorchLearner(policy).forward_backward(batch, "ppo", CLIP | {"off_policy_correction": "sequence_mask"})
+        found.append((len(batch.sequences), advantages, metrics["training/loss"], gradients(policy)))
+    assert [count - found[0][0] for count, *_ in found] == [0, 1, 3]
+    for _, advantages, loss, gradient in found[1:]:
+        assert advantages == found[0][1]
+        assert loss == pytest.approx(found[0][2], rel=1e-4)
+        assert distance(gradient, found[0][3]) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("config", "num_passes", "forwards"),
+    [
+        ({}, 1, 1),
+        ({"off_policy_correction": "token_tis"}, 1, 1),
+        ({"policy_ratio": "three_policy", "off_policy_correction": "token_tis"}, 1, 1),
+        ({"entropy_coef": 0.1}, 1, 1),
+        ({"kl_coef": 0.1, "kl_form": "reward_k1"}, 1, 1),
+        # The base model as well.
+        ({"kl_coef": 0.1}, 1, 2),
+        ({}, 3, 3),
+        # The log-probabilities before the first of several passes.
+        ({"policy_ratio": "three_policy", "off_policy_correction": "token_tis"}, 3, 4),
+    ],
+)
+def test_the_model_computes_nothing_that_the_choice_does_not_read(
+    tiny_policy, batch, monkeypatch, config, num_passes, forwards
+):
+    count = 0
+    forest_logprobs = training_learner.forest_logprobs
+
+    def counted(*args, **kwargs):
+        nonlocal count
+        count += 1
+        return forest_logprobs(*args, **kwargs)
+
+    monkeypatch.setattr(training_learner, "forest_logprobs", counted)
+    run = SimpleNamespace(
+        learner=TorchLearner(tiny_policy()), num_passes=num_passes, loss_fn="ppo", loss_config=CLIP | config,
+        learning_rate=lambda _: 1e-3,
+    )  # fmt: skip
+    learn(run, batch, 1)
+    assert count == forwards
