@@ -72,6 +72,8 @@ class SampleRequest:
     sampling: Sampling
     stop_ids: frozenset[int]
     seed: int
+    stop_texts: tuple[str, ...] = ()
+    """The answer also ends with the token that completes one of these."""
     order: tuple[int, ...] = ()
     deadline: float | None = None
     """Monotonic seconds after which the engine gives up with PolicyTimeout; None waits as long as the caller."""

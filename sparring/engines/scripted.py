@@ -20,7 +20,8 @@ class ScriptedEngine:
     """Implements `protocols.Engine` without torch.
 
     `script` is a callable from a request to an answer, or a list of answers given in order of the requests.
-    An answer is cut after its first stop id, at `max_tokens` and at the end of the context, like a policy's own.
+    An answer is cut after its first stop id, at `max_tokens` and at the end of the context, like a policy's own; a text
+    also after its first stop text.
 
         engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
     """
@@ -86,17 +87,20 @@ class ScriptedEngine:
         return self._script[len(self.requests) - 1]
 
     def _cut(self, answer: str | Sequence[int], request: SampleRequest) -> tuple[tuple[int, ...], StopReason]:
+        is_stopped = False
         if isinstance(answer, str):
             if self._encode is None:
                 raise TypeError("A scripted text needs `encode`; pass it, or script token ids.")
             stop_id = self._stop_id if self._stop_id is not None else min(request.stop_ids, default=None)
-            answer = [*self._encode(answer), *([] if stop_id is None else [stop_id])]
+            ends = [answer.index(text) + len(text) for text in request.stop_texts if text in answer]
+            is_stopped = bool(ends)
+            answer = [*self._encode(answer[: min(ends, default=None)]), *([] if stop_id is None or ends else [stop_id])]
         room = min(request.sampling.max_tokens, self._max_context_tokens - len(request.prompt_ids))
         token_ids = tuple(answer[:room])
         for index, token_id in enumerate(token_ids):
             if token_id in request.stop_ids:
                 return token_ids[: index + 1], StopReason.STOP
-        return token_ids, StopReason.LENGTH
+        return token_ids, StopReason.STOP if is_stopped and len(token_ids) == len(answer) else StopReason.LENGTH
 
     async def load_weights(self, weights: Weights, version: int) -> None:
         """Later answers carry this version and fingerprint; the script itself does not change."""

@@ -51,6 +51,7 @@ class TorchEngine:
             self._forward = LeanForward(policy, policy.materialize(weights).shape, kv_cache_tokens=kv_cache_tokens)
         else:
             self._forward = GenericForward(policy, kv_cache_tokens=kv_cache_tokens)
+        self._decode_text = None if policy.tokenizer is None else policy.tokenizer.decode
         self._vocab_size: int = policy.base.get_input_embeddings().weight.shape[0]
         self._current = self._version(weights, version)
         self._cache = self._forward.cache
@@ -335,7 +336,7 @@ class TorchEngine:
         )
         for turn, token, logprob in zip(turns, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
             turn.append(token, logprob)
-            reason = turn.stop_reason(self._cache.row_tokens)
+            reason = turn.stop_reason(self._cache.row_tokens, self._decode_text)
             if reason is not None:
                 self._cache.release(turn.held)
                 turn.row = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -62,10 +62,17 @@ class RunningTurn:
         if self.on_token is not None:
             self.on_token(token)
 
-    def stop_reason(self, max_ids: int) -> StopReason | None:
-        """Why the turn is over, with at most `max_ids` of prompt and answer; None while it goes on."""
+    def stop_reason(self, max_ids: int, decode: Callable[[Sequence[int]], str] | None = None) -> StopReason | None:
+        """Why the turn is over, with at most `max_ids` of prompt and answer; None while it goes on. `decode` is needed
+        for stop texts."""
         if self.ids[-1] in self.request.stop_ids:
             return StopReason.STOP
+        if self.request.stop_texts and decode is not None:
+            # A token says one byte at least: no more of them can hold a stop text that the last one completed.
+            longest = max(len(text.encode()) for text in self.request.stop_texts)
+            tail = decode(self.ids[-min(longest + 3, len(self.logprobs)) :])
+            if any(text in tail for text in self.request.stop_texts):
+                return StopReason.STOP
         is_full = len(self.ids) >= max_ids or len(self.logprobs) >= self.request.sampling.max_tokens
         return StopReason.LENGTH if is_full else None
 

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, keys, body limits, streaming; every failure is an OpenAI error object."""
+"""The HTTP application: routes, keys, body limits, streaming; every failure is an error object of the dialect."""
 
 from __future__ import annotations
 
@@ -6,146 +6,135 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from typing import TypeAlias, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sparring.errors import SparringError
-from sparring.gateway import wire
+from sparring.gateway.delivery import Delivery
+from sparring.gateway.dialects import DIALECTS, ChatCompletions
 from sparring.gateway.doors import Doors
+from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.streaming import VisibleText
-from sparring.gateway.wire import ApiError, ChatRequest
-from sparring.protocols import Chat
 from sparring.sessions import Session
-from sparring.types import Sampling, Turn
+from sparring.types import Json
 
 _logger = logging.getLogger(__name__)
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
+Answer = TypeVar("Answer")
 
 
 def create_app(
     doors: Doors, *, max_body_bytes: int = 8 * 1024 * 1024, clock: Callable[[], float] = time.time
 ) -> Starlette:
-    """`/v1/chat/completions`, `/v1/models` and `/health` over `doors`; `clock` gives seconds since 1970."""
+    """The dialects' routes, `/v1/models` and `/health` over `doors`; `clock` gives seconds since 1970.
 
-    async def chat_completions(request: Request) -> ASGIApp:
-        api_key = _bearer(request)
-        doors.check(api_key)
-        asked = wire.parse_request(await _json_body(request, max_body_bytes))
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(doors.enter(api_key, asked))
-            answer = _Answer(session, asked, created=int(clock()))
-            if not asked.stream:
-                return JSONResponse(await answer.whole(request))
-            events = answer.events()
-            # The first event is awaited here, so that a request which fails before it gets a status of its own.
-            first = await anext(events)
-            stack.push_async_callback(events.aclose)
-            response = StreamingResponse(_stream(first, events), media_type="text/event-stream")
-            return _Held(response, stack.pop_all())
+    The same routes stand under `/s/KEY`, for clients that cannot send a key of their own.
+    """
+
+    def played(dialect: Dialect) -> Endpoint:
+        async def play(request: Request) -> ASGIApp:
+            api_key = _opening_key(request, doors)
+            body = await _body(request, max_body_bytes)
+            asked = dialect.read(_decoded(body))
+            async with AsyncExitStack() as stack:
+                episode = await stack.enter_async_context(doors.enter(api_key, asked))
+                is_retry = _number(request.headers.get("x-stainless-retry-count")) > 0
+                delivery = episode.deliver(
+                    asked, request.url.path.encode() + body, prefix=dialect.id_prefix, is_retry=is_retry
+                )
+                await stack.enter_async_context(delivery.awaited())
+                head = Head(id=delivery.id, model=asked.model, created=int(clock()))
+                if not asked.stream:
+                    turns = await _unless_hung_up(request, delivery.turns())
+                    delivery.is_delivered = True
+                    return JSONResponse(dialect.whole(asked, turns, head))
+                events = _events(dialect, asked, delivery, episode.session, head)
+                # The first event is awaited here, so that a request which fails before it gets a status of its own.
+                first = await anext(events)
+                stack.push_async_callback(events.aclose)
+                response = StreamingResponse(_stream(first, events), media_type="text/event-stream")
+                return _Held(response, stack.pop_all())
+
+        return _answered(play, dialect)
 
     async def models(request: Request) -> Response:
-        doors.check(_bearer(request))
+        _opening_key(request, doors)
         model = {"id": doors.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
         return JSONResponse({"object": "list", "data": [model]})
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    routes = [
+        *(Route(path, played(dialect), methods=["POST"]) for path, dialect in DIALECTS.items()),
+        Route("/v1/models", _answered(models, ChatCompletions()), methods=["GET"]),
+        Route("/health", _answered(health, ChatCompletions()), methods=["GET"]),
+    ]
     return Starlette(
-        routes=[
-            Route("/v1/chat/completions", _answered(chat_completions), methods=["POST"]),
-            Route("/v1/models", _answered(models), methods=["GET"]),
-            Route("/health", _answered(health), methods=["GET"]),
-        ],
-        exception_handlers={HTTPException: _unknown_route},
+        routes=[*routes, Mount("/s/{key}", routes=routes)], exception_handlers={HTTPException: _unknown_route}
     )
 
 
-class _Answer:
-    """One request being played in its session."""
+async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGenerator[Part, None]:
+    """An answer as it is sampled; played again from its first token where it was sampled before."""
 
-    def __init__(self, session: Session, asked: ChatRequest, *, created: int) -> None:
-        self._session = session
-        self._asked = asked
-        self._created = created
+    def visible_text() -> VisibleText:
+        return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop))
 
-    async def whole(self, request: Request) -> dict[str, object]:
-        """The completion; a client that hangs up cancels the turn. Raises ClientDisconnect, SparringError."""
-        playing = asyncio.create_task(self._play(None))
-        hanging_up = asyncio.create_task(_hung_up(request))
-        try:
-            await asyncio.wait({playing, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
-            if not playing.done():
-                raise ClientDisconnect
-            turn = playing.result()
-        finally:
-            await _cancelled(playing, hanging_up)
-        return wire.completion(turn, id=self._id(turn.id), model=self._asked.model, created=self._created)
-
-    async def events(self) -> AsyncGenerator[dict[str, object], None]:
-        """The chunks of a stream as tokens are sampled; closing it early cancels the turn. Raises SparringError."""
-        loop = asyncio.get_running_loop()
-        sampled: asyncio.Queue[int | None] = asyncio.Queue()
-        # Engines may report tokens from a thread of theirs.
-        playing = asyncio.create_task(self._play(lambda token: _call_soon(loop, sampled, token)))
-        playing.add_done_callback(lambda _: sampled.put_nowait(None))
-        about = {"id": self._id(len(self._session.turns)), "model": self._asked.model, "created": self._created}
-        text = VisibleText(lambda ids: self._chat.parse(ids, self._asked.plain_tools))
-        is_first = True
-        try:
-            while (token_ids := await _drained(sampled)) is not None:
-                if is_first:
-                    yield wire.chunk({"role": "assistant", "content": ""}, **about)
-                    is_first = False
-                if delta := text.push(token_ids):
-                    yield wire.chunk({"content": delta}, **about)
-            turn = playing.result()
-            if is_first:
-                yield wire.chunk({"role": "assistant", "content": ""}, **about)
-            if delta := text.finish(turn.message):
-                yield wire.chunk({"content": delta}, **about)
-            if reasoning := turn.message.get("reasoning_content"):
-                yield wire.chunk({"reasoning_content": reasoning}, **about)
-            for index, call in enumerate(turn.message.get("tool_calls", ())):
-                yield wire.chunk({"tool_calls": [{"index": index, **call}]}, **about)
-            yield wire.chunk({}, **about, finish=wire.finish_reason(turn))
-            if self._asked.wants_usage_chunk:
-                yield wire.chunk(None, **about, usage=wire.usage(turn))
-        finally:
-            await _cancelled(playing)
-
-    async def _play(self, on_token: Callable[[int], None] | None) -> Turn:
-        return await self._session.play(
-            self._asked.plain_messages, self._asked.plain_tools, sampling=self._sampling(), on_token=on_token
-        )
-
-    def _sampling(self) -> Sampling:
-        """What the client asked for; of tokens never more than the session allows."""
-        asked, own = self._asked, self._session.sampling
-        return replace(
-            own,
-            temperature=own.temperature if asked.temperature is None else asked.temperature,
-            top_p=own.top_p if asked.top_p is None else asked.top_p,
-            max_tokens=min(own.max_tokens, asked.wanted_tokens or own.max_tokens),
-        )
-
-    @property
-    def _chat(self) -> Chat:
-        return self._session.format
-
-    def _id(self, turn_id: int) -> str:
-        return f"chatcmpl-{self._session.id}-{turn_id}"
+    texts = [visible_text() for _ in range(asked.num_answers)]
+    begun: set[int] = set()
+    async for bunch in delivery.sampled():
+        by_answer: dict[int, list[int]] = {}
+        for index, token in bunch:
+            by_answer.setdefault(index, []).append(token)
+        for index, tokens in by_answer.items():
+            if index not in begun:
+                begun.add(index)
+                yield Begin(index)
+            if delta := texts[index].push(tokens):
+                yield Text(index, delta)
+    for index, turn in enumerate(await delivery.turns()):
+        if index not in begun:
+            yield Begin(index)
+        if delta := texts[index].finish(turn.message):
+            yield Text(index, delta)
+        if reasoning := turn.message.get("reasoning_content"):
+            yield Reasoning(index, reasoning)
+        for number, call in enumerate(turn.message.get("tool_calls", ())):
+            yield Call(index, number, call)
+        yield End(index, turn)
 
 
-def _answered(endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """Tell every failure as an error object; clients are asked not to repeat a turn that failed."""
+async def _events(
+    dialect: Dialect, asked: Asked, delivery: Delivery, session: Session, head: Head
+) -> AsyncGenerator[bytes, None]:
+    """The events of a stream; a failure after the first is told as an event, since the status is sent already."""
+    parts = _parts(asked, delivery, session)
+    is_first = True
+    try:
+        async for event in dialect.stream(asked, parts, head):
+            yield event
+            is_first = False
+        delivery.is_delivered = True
+    except Exception as failure:
+        if is_first:
+            raise
+        yield dialect.error_event(_api_error(failure))
+    finally:
+        await parts.aclose()
+
+
+def _answered(endpoint: Endpoint, dialect: Dialect) -> Endpoint:
+    """Tell every failure as an error object."""
 
     async def answer(request: Request) -> ASGIApp:
         try:
@@ -154,7 +143,7 @@ def _answered(endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> Callable[[Re
             return Response(status_code=499)
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
             error = _api_error(failure)
-            return JSONResponse(error.body, status_code=error.status, headers={"x-should-retry": "false"})
+            return JSONResponse(dialect.error(error), status_code=error.status, headers=error.headers)
 
     return answer
 
@@ -163,23 +152,34 @@ def _api_error(failure: Exception) -> ApiError:
     if isinstance(failure, ApiError):
         return failure
     if isinstance(failure, SparringError):
-        return wire.error_of(failure)
+        return error_of(failure)
     _logger.error("A request failed through a bug", exc_info=failure)
     return ApiError(500, f"The server failed: {type(failure).__name__}. See its log.", code="internal_error")
 
 
 async def _unknown_route(_request: Request, failure: Exception) -> Response:
     assert isinstance(failure, HTTPException)
-    error = ApiError(failure.status_code, f"{failure.detail}: use /v1/chat/completions, /v1/models or /health.")
-    return JSONResponse(error.body, status_code=failure.status_code, headers=failure.headers)
+    error = ApiError(failure.status_code, f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health.")
+    return JSONResponse(ChatCompletions().error(error), status_code=failure.status_code, headers=failure.headers)
 
 
-def _bearer(request: Request) -> str:
-    scheme, _, api_key = request.headers.get("authorization", "").partition(" ")
-    return api_key.strip() if scheme.lower() == "bearer" else ""
+def _opening_key(request: Request, doors: Doors) -> str:
+    """The key that a request shows: as bearer, in Anthropic's header, or in the path. Raises ApiError 401.
+
+    Many clients must send some bearer, so the path counts first.
+    """
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    shown = [
+        request.path_params.get("key", ""),
+        bearer.strip() if scheme.lower() == "bearer" else "",
+        request.headers.get("x-api-key", ""),
+    ]
+    api_key = next(filter(None, shown), "")
+    doors.check(api_key)
+    return api_key
 
 
-async def _json_body(request: Request, max_bytes: int) -> object:
+async def _body(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body.extend(part)
@@ -187,10 +187,22 @@ async def _json_body(request: Request, max_bytes: int) -> object:
             raise ApiError(
                 413, f"The body is larger than {max_bytes} bytes; shorten the messages.", code="body_too_large"
             )
+    return bytes(body)
+
+
+def _decoded(body: bytes) -> Json:
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
+
+
+def _refused_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0
 
 
 class _Held:
@@ -205,47 +217,26 @@ class _Held:
             await self._response(scope, receive, send)
 
 
-async def _stream(first: dict[str, object], events: AsyncIterator[dict[str, object]]) -> AsyncIterator[bytes]:
-    """Server-sent events; a failure after the first is told as an event, since the status is sent already."""
-    yield _event(first)
+async def _stream(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for event in events:
+        yield event
+
+
+async def _unless_hung_up(request: Request, answer: Awaitable[Answer]) -> Answer:
+    """What is awaited. Raises ClientDisconnect as soon as the client hangs up."""
+    answering, hanging_up = asyncio.ensure_future(answer), asyncio.create_task(_hung_up(request))
     try:
-        async for event in events:
-            yield _event(event)
-    except Exception as failure:  # noqa: BLE001 (the boundary, as in _answered)
-        yield _event(_api_error(failure).body)
-        return
-    yield b"data: [DONE]\n\n"
-
-
-def _event(content: Mapping[str, object]) -> bytes:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[int | None], token: int) -> None:
-    loop.call_soon_threadsafe(queue.put_nowait, token)
-
-
-async def _drained(queue: asyncio.Queue[int | None]) -> list[int] | None:
-    """All that is queued, at least one; None at the end. Tokens that come faster than we parse share a chunk."""
-    first = await queue.get()
-    if first is None:
-        return None
-    token_ids = [first]
-    while not queue.empty():
-        token = queue.get_nowait()
-        if token is None:
-            queue.put_nowait(None)
-            break
-        token_ids.append(token)
-    return token_ids
+        await asyncio.wait({answering, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+        if hanging_up.done():
+            raise ClientDisconnect
+        return answering.result()
+    finally:
+        for task in (answering, hanging_up):
+            task.cancel()
+        await asyncio.gather(answering, hanging_up, return_exceptions=True)
 
 
 async def _hung_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancelled(*tasks: asyncio.Task[object]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

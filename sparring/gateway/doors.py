@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, final
 
-from sparring.gateway.wire import ApiError, ChatRequest
+from sparring.gateway.episode import OpenEpisode
+from sparring.gateway.request import ApiError, Asked
 from sparring.protocols import Chat, Engine
 from sparring.sessions import Session
 from sparring.types import Sampling
@@ -25,8 +26,8 @@ class Doors(Protocol):
         """Raises ApiError 401 for a key that opens nothing."""
         ...
 
-    def enter(self, api_key: str, request: ChatRequest) -> AbstractAsyncContextManager[Session]:
-        """The session of a request, for as long as the request takes. Raises ApiError."""
+    def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
+        """The episode of a request, for as long as the request takes. Raises ApiError."""
         ...
 
 
@@ -36,7 +37,7 @@ class EpisodeDoors:
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
-        self._sessions: dict[str, Session] = {}
+        self._episodes: dict[str, OpenEpisode] = {}
 
     @property
     def model_name(self) -> str:
@@ -44,27 +45,27 @@ class EpisodeDoors:
 
     def register(self, session: Session) -> str:
         """A new key for a session."""
-        self._sessions = {digest: other for digest, other in self._sessions.items() if not other.is_closed}
+        self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
         api_key = f"sk-{secrets.token_urlsafe(32)}"
-        self._sessions[_digest(api_key)] = session
+        self._episodes[_digest(api_key)] = OpenEpisode(session)
         return api_key
 
     def check(self, api_key: str) -> None:
-        session = self._sessions.get(_digest(api_key))
-        if session is None or session.is_closed:
+        episode = self._episodes.get(_digest(api_key))
+        if episode is None or episode.session.is_closed:
             raise ApiError(
                 401, "This API key opens no running episode; use the key the episode was given.", code="invalid_api_key"
             )
 
     @asynccontextmanager
-    async def enter(self, api_key: str, request: ChatRequest) -> AsyncIterator[Session]:
+    async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
         self.check(api_key)
         if request.seed is not None:
             raise ApiError(
                 400, "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
                 code="unsupported_parameter", param="seed",
             )  # fmt: skip
-        yield self._sessions[_digest(api_key)]
+        yield self._episodes[_digest(api_key)]
 
 
 @final
@@ -92,7 +93,7 @@ class StatelessDoors:
             )
 
     @asynccontextmanager
-    async def enter(self, api_key: str, request: ChatRequest) -> AsyncIterator[Session]:
+    async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
         self.check(api_key)
         if request.model != self._model_name:
             raise ApiError(
@@ -107,7 +108,7 @@ class StatelessDoors:
             sampling=self._sampling,
             seed=seed,
         ) as session:
-            yield session
+            yield OpenEpisode(session)
 
 
 def _digest(api_key: str) -> str:

@@ -82,6 +82,7 @@ class Session:
         self._is_open = False
         self._is_closed = False
         self._failure: EpisodeError | None = None
+        self._lost: set[int] = set()
 
     @property
     def id(self) -> str:
@@ -89,8 +90,12 @@ class Session:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, by id."""
-        return tuple(played.turn for played in self._played)
+        """The turns so far, by id; without those whose answer got lost on its way and was never asked for again."""
+        turns = [played.turn for played in self._played]
+        if not self._lost:
+            return tuple(turns)
+        continued = {turn.parent for turn in turns}
+        return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -101,10 +106,16 @@ class Session:
     def sampling(self) -> Sampling:
         return self._sampling
 
-    @property
-    def format(self) -> Chat:
-        """How this session reads and writes tokens."""
-        return self._chat
+    def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
+        """The assistant message that these ids say, up to the first stop text."""
+        message = self._chat.parse(token_ids, tools)
+        places = [place for place in map(message["content"].find, stop_texts) if place >= 0]
+        return {**message, "content": message["content"][: min(places)]} if places else message
+
+    def set_received(self, turn_ids: Sequence[int], *, is_received: bool) -> None:
+        """Whether the answers of these turns reached whoever asked. Turns that did not, and that nothing continues, are
+        not the policy's play: `turns` leaves them out, the ledger keeps them."""
+        self._lost = self._lost - set(turn_ids) if is_received else self._lost | set(turn_ids)
 
     @property
     def is_closed(self) -> bool:
@@ -125,15 +136,17 @@ class Session:
         tools: Sequence[ToolSchema] = (),
         *,
         sampling: Sampling | None = None,
+        stop_texts: Sequence[str] = (),
         on_token: TokenCallback | None = None,
     ) -> Turn:
-        """Play one turn, with other sampling than the session's where given, and record it.
+        """Play one turn, with other sampling than the session's where given, and record it. `stop_texts` end the answer
+        too; the message does not show them, nor what follows.
 
         Raises ContextOverflow when the prompt leaves no room for an answer, PolicyTimeout past the deadline,
         InfrastructureError when the engine fails or its answer does not add up.
         """
         try:
-            return await self._play(messages, tools, sampling or self._sampling, on_token)
+            return await self._play(messages, tools, sampling or self._sampling, tuple(stop_texts), on_token)
         except EpisodeError as failure:
             self._failure = self._failure or failure
             raise
@@ -143,6 +156,7 @@ class Session:
         messages: Sequence[Message],
         tools: Sequence[ToolSchema],
         sampling: Sampling,
+        stop_texts: tuple[str, ...],
         on_token: TokenCallback | None,
     ) -> Turn:
         if self._is_closed:
@@ -151,7 +165,7 @@ class Session:
         request_index, began = next(self._requests), self._clock()
         start = self._start(messages, tools)
         oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
-        request = self._request(start, sampling, request_index)
+        request = self._request(start, sampling, stop_texts, request_index)
         try:
             completion = await self._engine.sample(request, on_token)
         except SparringError:
@@ -216,7 +230,9 @@ class Session:
             return "tools changed"
         return f"history changed at message {max(num_shared(wanted, played.history) for played in self._played)}"
 
-    def _request(self, start: _Start, sampling: Sampling, request_index: int) -> SampleRequest:
+    def _request(
+        self, start: _Start, sampling: Sampling, stop_texts: tuple[str, ...], request_index: int
+    ) -> SampleRequest:
         room = self._max_context_tokens - len(start.prompt_ids)
         if room < 1:
             raise ContextOverflow(
@@ -228,6 +244,7 @@ class Session:
             prompt_ids=start.prompt_ids,
             sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
             stop_ids=self._chat.stop_ids,
+            stop_texts=stop_texts,
             seed=turn_seed(self._seed, request_index),
             order=(*self._order, request_index),
             deadline=self._deadline,
@@ -277,7 +294,7 @@ class Session:
             fingerprint=completion.fingerprint,
             stop_reason=completion.stop_reason,
             sampling=request.sampling,
-            message=_with_unique_call_ids(self._chat.parse(completion.token_ids, tools), turn_id),
+            message=_with_unique_call_ids(self.read(completion.token_ids, tools, request.stop_texts), turn_id),
             num_computed_tokens=completion.num_computed_tokens,
             seconds=seconds,
         )

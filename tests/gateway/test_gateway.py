@@ -127,12 +127,16 @@ def test_limits_of_the_request_are_honored_and_told() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"stop": ["x"]}, "stop"),
+        ({"stop": ["x", ""]}, "stop.1"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages.0.content.0.type",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
         ({"seed": 1}, "seed"),
         ({"temperature": 3.0}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),

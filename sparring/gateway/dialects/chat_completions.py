@@ -1,0 +1,259 @@
+"""OpenAI's chat completions, in and out: requests checked field by field, answers and errors in its shape.
+
+A field that would change what is sampled and that we cannot honor is refused with 400 and its name, never ignored
+(https://platform.openai.com/docs/api-reference/chat).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, final
+
+import pydantic
+
+from sparring.gateway.request import ApiError, Asked, Begin, Call, End, Head, Part, Reasoning, Text
+from sparring.types import Json, Message, StopReason, Turn
+
+_ONLY: Mapping[str, tuple[Json, ...]] = {
+    "frequency_penalty": (None, 0),
+    "function_call": (None,),
+    "functions": (None,),
+    "logit_bias": (None, {}),
+    "modalities": (None, ["text"]),
+    "parallel_tool_calls": (None, True),
+    "presence_penalty": (None, 0),
+    "reasoning_effort": (None,),
+    "response_format": (None, {"type": "text"}),
+    "tool_choice": (None, "auto"),
+    "top_k": (None,),
+    "top_logprobs": (None, 0),
+}
+"""Fields that we accept with these values alone, which change nothing."""
+
+_INERT = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
+"""Fields without any bearing on what is sampled."""
+
+
+_StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
+
+
+class _Lenient(pydantic.BaseModel):
+    """What clients send back of our own messages holds more keys than we need."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="ignore")
+
+
+class _Function(_Lenient):
+    name: str
+    arguments: str = ""
+
+
+class _ToolCall(_Lenient):
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _TextPart(_Lenient):
+    type: Literal["text"]
+    text: str
+
+
+class _Message(_Lenient):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[_TextPart] | None = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+
+
+class _ToolFunction(_Lenient):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Tool(_Lenient):
+    type: Literal["function"]
+    function: _ToolFunction
+
+
+class _StreamOptions(_Lenient):
+    include_usage: bool = False
+
+
+class _Request(pydantic.BaseModel):
+    """What we read of a request; `max_completion_tokens` and `max_tokens` mean the same."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+
+    model: str
+    messages: list[_Message] = pydantic.Field(min_length=1)
+    tools: list[_Tool] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = pydantic.Field(default=None, ge=1)
+    max_completion_tokens: int | None = pydantic.Field(default=None, ge=1)
+    temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
+    top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
+    seed: int | None = None
+    n: int | None = pydantic.Field(default=None, ge=1, le=64)
+    stop: Annotated[list[_StopText], pydantic.Field(max_length=16)] | None = None
+    logprobs: bool | None = None
+
+    @pydantic.field_validator("stop", mode="before")
+    @classmethod
+    def _listed(cls, stop: Json) -> Json:
+        return [stop] if isinstance(stop, str) else stop
+
+    @property
+    def plain_messages(self) -> list[Message]:
+        """As sessions take them; a developer is a system."""
+        dumped = [message.model_dump(exclude_none=True) for message in self.messages]
+        return [{**each, "role": "system"} if each["role"] == "developer" else each for each in dumped]
+
+    @property
+    def plain_tools(self) -> list[dict[str, Json]]:
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+
+
+@final
+class ChatCompletions:
+    """OpenAI's chat completions."""
+
+    id_prefix = "chatcmpl-"
+
+    def read(self, body: Json) -> Asked:
+        request = _read(body)
+        return Asked(
+            model=request.model,
+            messages=request.plain_messages,
+            tools=request.plain_tools,
+            num_answers=request.n or 1,
+            max_tokens=request.max_completion_tokens or request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            seed=request.seed,
+            stop=tuple(request.stop or ()),
+            wants_logprobs=bool(request.logprobs),
+            stream=bool(request.stream),
+            request=request,
+        )
+
+    def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
+        choices = [
+            {
+                "index": index,
+                "message": _assistant_message(turn.message),
+                "finish_reason": _finish_reason(turn),
+                "logprobs": _logprobs(turn) if asked.wants_logprobs else None,
+            }
+            for index, turn in enumerate(turns)
+        ]
+        return {**_head(head, "chat.completion"), "choices": choices, "usage": _usage(turns)}
+
+    async def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
+        about, turns = _head(head, "chat.completion.chunk"), []
+
+        def chunk(index: int, delta: Mapping[str, Json], finish: str | None = None, logprobs: Json = None) -> bytes:
+            choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+            return _event({**about, "choices": [choice]})
+
+        async for part in parts:
+            match part:
+                case Begin(index):
+                    yield chunk(index, {"role": "assistant", "content": ""})
+                case Text(index, text):
+                    yield chunk(index, {"content": text})
+                case Reasoning(index, text):
+                    yield chunk(index, {"reasoning_content": text})
+                case Call(index, number, call):
+                    yield chunk(index, {"tool_calls": [{"index": number, **call}]})
+                case End(index, turn):
+                    turns.append(turn)
+                    yield chunk(index, {}, _finish_reason(turn), _logprobs(turn) if asked.wants_logprobs else None)
+        options = asked.request.stream_options
+        if options is not None and options.include_usage:
+            yield _event({**about, "choices": [], "usage": _usage(turns)})
+        yield b"data: [DONE]\n\n"
+
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        kind = "invalid_request_error" if error.status < 500 else "server_error"
+        return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+    def error_event(self, error: ApiError) -> bytes:
+        return _event(self.error(error))
+
+
+def _read(body: Json) -> _Request:
+    if not isinstance(body, dict):
+        raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
+    for field, allowed in _ONLY.items():
+        given = body.get(field)
+        if not any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in allowed):
+            choices = " or ".join(f"{field}={value!r}" for value in allowed[1:])
+            raise ApiError(
+                400,
+                f"{field}={str(given)[:80]} is not supported here and would change what is sampled; "
+                f"leave it out{f' or send {choices}' if choices else ''}.",
+                code="unsupported_parameter",
+                param=field,
+            )
+    read = {field: value for field, value in body.items() if field not in _ONLY and field not in _INERT}
+    try:
+        return _Request.model_validate(read)
+    except pydantic.ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = _place(body, problem["loc"])
+        code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
+        raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
+
+
+def _place(body: Json, location: Sequence[int | str]) -> str:
+    """Where in the body a problem is; pydantic also names the alternatives that it tried."""
+    path = []
+    for part in location:
+        if isinstance(part, int) and isinstance(body, list) and part < len(body):
+            body = body[part]
+        elif isinstance(part, str) and isinstance(body, dict):
+            body = body.get(part)
+        else:
+            continue
+        path.append(str(part))
+    return ".".join(path)
+
+
+def _head(head: Head, kind: str) -> dict[str, Json]:
+    return {"id": head.id, "object": kind, "created": head.created, "model": head.model}
+
+
+def _event(content: Mapping[str, Json]) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
+
+
+def _finish_reason(turn: Turn) -> str:
+    if turn.stop_reason is StopReason.LENGTH:
+        return "length"
+    return "tool_calls" if turn.message.get("tool_calls") else "stop"
+
+
+def _usage(turns: Sequence[Turn]) -> dict[str, Json]:
+    prompt, completion = len(turns[0].prompt_ids), sum(len(turn.token_ids) for turn in turns)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _logprobs(turn: Turn) -> dict[str, Json]:
+    """Of the sampled tokens; the tokens are told by id, since a token need not be text."""
+    content = [
+        {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for token, logprob in zip(turn.token_ids, turn.sampled_logprobs, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _assistant_message(message: Message) -> dict[str, Json]:
+    """As OpenAI spells it: content null beside tool calls; malformed calls are text of the content."""
+    told = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
+    return {**told, "content": message["content"] or None} if message.get("tool_calls") else told

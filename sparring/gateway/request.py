@@ -1,0 +1,157 @@
+"""What a client asks and what it is answered, apart from the dialect it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, SparringError
+from sparring.types import Json, Message, ToolSchema, Turn
+
+
+class ApiError(Exception):
+    """An answer that is an error; each dialect has an object of its own for it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        """`retry_after`: seconds after which the same request may work; without it clients are asked not to repeat."""
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.retry_after is None:
+            return {"x-should-retry": "false"}
+        return {"x-should-retry": "true", "retry-after": str(self.retry_after)}
+
+
+def error_of(failure: SparringError) -> ApiError:
+    """How a failure of a turn is told to a client."""
+    match failure:
+        case ContextOverflow():
+            return ApiError(400, str(failure), code="context_length_exceeded", param="messages")
+        case DataError():
+            return ApiError(400, str(failure), code="invalid_value", param="messages")
+        case PolicyTimeout():
+            return ApiError(504, str(failure), code="policy_timeout")
+        case InfrastructureError():
+            return ApiError(503, str(failure), code="infrastructure_error")
+    return ApiError(500, str(failure), code="internal_error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request as sessions can play it. None leaves a choice to the session."""
+
+    model: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema] = ()
+    instructions: str | None = None
+    """A system message for this request alone: it stands before the conversation and is not remembered with it."""
+    previous: str | None = None
+    """The id of an answer whose conversation goes on here."""
+    is_kept: bool = False
+    """Whether the answer may be gone on from by its id."""
+    num_answers: int = 1
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    wants_logprobs: bool = False
+    stream: bool = False
+    request: Any = None
+    """What the dialect read, for what it must echo."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What every answer says of itself."""
+
+    id: str
+    model: str
+    created: int
+    """Seconds since 1970."""
+
+
+# The parts of an answer while it is played; `index` counts the answers of one request.
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first token was sampled."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the content."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """The reasoning, whole."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call, whole, in the OpenAI shape; `number` counts the calls of the answer."""
+
+    index: int
+    number: int
+    call: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The answer is over and recorded."""
+
+    index: int
+    turn: Turn
+
+
+Part: TypeAlias = Begin | Text | Reasoning | Call | End
+
+
+class Dialect(Protocol):
+    """How one API spells requests, answers, streams and errors."""
+
+    @property
+    def id_prefix(self) -> str:
+        """Of the ids of answers."""
+        ...
+
+    def read(self, body: Json) -> Asked:
+        """Check a decoded body. Raises ApiError 400 that names the field."""
+        ...
+
+    def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
+        """The answer to a request without streaming: one turn for each answer."""
+        ...
+
+    def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
+        """The events of a stream. What `parts` raises passes."""
+        ...
+
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        """An error as the body of an answer."""
+        ...
+
+    def error_event(self, error: ApiError) -> bytes:
+        """An error in the middle of a stream."""
+        ...
