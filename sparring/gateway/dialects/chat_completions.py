@@ -205,7 +205,8 @@ def _read(body: Json) -> _Request:
     try:
         return _Request.model_validate(read)
     except pydantic.ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        # Of the alternatives that a value may have, the one that was meant got furthest.
+        problem = max(error.errors(include_url=False), key=lambda one: len(_place(body, one["loc"])))
         where = _place(body, problem["loc"])
         code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
         raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
