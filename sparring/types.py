@@ -123,6 +123,12 @@ class Turn:
     def oldest_version(self) -> int:
         return min(version for version, _ in self.versions)
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether its tokens were drawn from the whole distribution that the learner sees. Where a client asked for the
+        likeliest token, or for a part of the distribution, the learner's ratio would compare two different ones."""
+        return self.sampling.temperature > 0 and self.sampling.top_p == 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
@@ -162,6 +168,10 @@ class Trajectory:
     @property
     def num_sampled_tokens(self) -> int:
         return sum(len(turn.token_ids) for turn in self.turns)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        return sum(len(turn.token_ids) for turn in self.turns if turn.is_trained)
 
     @property
     def oldest_version(self) -> int | None:

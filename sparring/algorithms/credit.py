@@ -59,7 +59,7 @@ def rewarded(trajectory: Trajectory) -> Rewarded:
     return Rewarded(
         total=reward.total,
         turn_rewards=tuple(turn_rewards),
-        turn_tokens=tuple(len(turn.token_ids) for turn in trajectory.turns),
+        turn_tokens=tuple(len(turn.token_ids) * turn.is_trained for turn in trajectory.turns),
     )
 
 

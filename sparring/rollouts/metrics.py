@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from sparring.sessions.branching import BranchReason, reason_of
 from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup
 
 
@@ -89,7 +90,20 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens/of_episodes": float(needed),
         "rollout/truncated_turns": fmean([turn.stop_reason is StopReason.LENGTH for turn in turns] or [0]),
         **{f"rollout/outcome/{outcome}": outcomes[outcome] / len(trajectories) for outcome in Outcome},
-        "rollout/branches": fmean(sum(turn.parent is None for turn in t.turns) for t in trajectories),
+        "rollout/untrained_turns": fmean([not turn.is_trained for turn in turns] or [0]),
+        **_branch_metrics(trajectories, num_turns=len(turns)),
+    }
+
+
+def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> dict[str, float]:
+    """Side requests are conversations of their own: counted, and no break of the episode's."""
+    reasons = Counter(reason_of(t.branch_reason) for one in trajectories for t in one.turns if t.branch_reason)
+    breaks = {reason: count for reason, count in reasons.items() if reason is not BranchReason.SIDE_REQUEST}
+    return {
+        "rollout/branches": 1 + sum(breaks.values()) / len(trajectories),
+        "rollout/side_requests": reasons[BranchReason.SIDE_REQUEST] / len(trajectories),
+        "rollout/break_fraction": sum(breaks.values()) / max(1, num_turns),
+        **{f"rollout/breaks/{reason}": count / max(1, num_turns) for reason, count in sorted(breaks.items())},
     }
 
 

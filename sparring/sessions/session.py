@@ -13,7 +13,8 @@ from sparring.chat.messages import canonical_json
 from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
-from sparring.sessions.matching import CanonicalHistory, canonical_history, num_shared, request_digest
+from sparring.sessions.branching import BranchReason, branch_reason
+from sparring.sessions.matching import CanonicalHistory, canonical_history, request_digest
 from sparring.sessions.seeds import turn_seed
 from sparring.types import Completion, Message, SampleRequest, Sampling, ToolSchema, Turn
 
@@ -27,6 +28,10 @@ class _Played:
     history: CanonicalHistory
     """The request and the answer."""
     tools: str
+
+    @property
+    def call_ids(self) -> set[str]:
+        return {call["id"] for call in self.turn.message.get("tool_calls", ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,26 +214,19 @@ class Session:
             if played.tools == tools_wanted and wanted[: len(played.history)] == played.history
         ]
         if not continued:
-            return _Start(self._chat.render(messages, tools), None, self._branch_reason(wanted, tools_wanted))
-        # Of equally long matches the last one: it is the answer the caller saw last.
-        parent = max(continued, key=lambda played: (len(played.history), played.turn.id))
+            played = [(one.request, one.history, one.tools) for one in self._played]
+            return _Start(self._chat.render(messages, tools), None, branch_reason(wanted, tools_wanted, played))
+        # Equal answers are told apart by the ids of their tool calls; else the last one is what the caller saw last.
+        shown = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+        parent = max(continued, key=lambda played: (len(played.history), played.call_ids <= shown, played.turn.id))
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids
         stopped = turn.token_ids[-1] in self._chat.stop_ids
         try:
             new = self._chat.extend(already_played, messages[len(parent.history) :], tools, stopped=stopped)
         except SpliceRefused as refusal:
-            return _Start(self._chat.render(messages, tools), None, f"splice refused: {refusal}")
+            return _Start(self._chat.render(messages, tools), None, BranchReason.SPLICE_REFUSED.of(str(refusal)))
         return _Start(already_played + tuple(new), turn.id, None)
-
-    def _branch_reason(self, wanted: CanonicalHistory, tools_wanted: str) -> str | None:
-        if not self._played:
-            return None
-        if any(wanted == played.request and tools_wanted == played.tools for played in self._played):
-            return "same request again"
-        if any(wanted[: len(played.history)] == played.history for played in self._played):
-            return "tools changed"
-        return f"history changed at message {max(num_shared(wanted, played.history) for played in self._played)}"
 
     def _request(
         self, start: _Start, sampling: Sampling, stop_texts: tuple[str, ...], request_index: int

@@ -36,7 +36,7 @@ class _Line:
     temperature: float = 1.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
-    """As long as `ids`; None: not sampled."""
+    """As long as `ids`; None: not trained."""
     advantages: list[float] = field(default_factory=list)
     """As long as `ids`."""
 
@@ -46,8 +46,14 @@ class _Line:
         self.logprobs += logprobs
         self.advantages += [advantage] * len(ids)
 
+    def answer(self, turn: Turn, advantage: float) -> None:
+        """Add what a turn sampled; as mere context where that must not be trained."""
+        self.extend(
+            turn.token_ids, turn.sampled_logprobs if turn.is_trained else [None] * len(turn.token_ids), advantage
+        )
+
     @property
-    def num_sampled(self) -> int:
+    def num_trained(self) -> int:
         return sum(logprob is not None for logprob in self.logprobs)
 
 
@@ -68,7 +74,7 @@ def build_batch(
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert all(trajectory.outcome is not Outcome.INFRASTRUCTURE_ERROR for trajectory in trajectories)
     whole = {
-        "tokens": sum(trajectory.num_sampled_tokens for trajectory in trajectories),
+        "tokens": sum(trajectory.num_trained_tokens for trajectory in trajectories),
         "sequences": sum(_num_leaves(trajectory) for trajectory in trajectories),
         "trajectories": len(trajectories),
         "prompts": len(groups),
@@ -76,16 +82,16 @@ def build_batch(
     lines: list[_Line] = []
     leaves: list[tuple[int, str]] = []
     for group in groups:
-        own_prompt = sum(trajectory.num_sampled_tokens for trajectory in group.trajectories)
+        own_prompt = sum(trajectory.num_trained_tokens for trajectory in group.trajectories)
         for trajectory in group.trajectories:
-            turns, own_trajectory = advantages[trajectory.id], trajectory.num_sampled_tokens
+            turns, own_trajectory = advantages[trajectory.id], trajectory.num_trained_tokens
             if own_trajectory == 0 or (drop_zero_advantage and not any(turns)):
                 continue
             ends = _add_trajectory(lines, trajectory, turns)
             for path in _owned(lines, ends):
-                own = {"own_sequence": sum(line.num_sampled for line in path), "own_trajectory": own_trajectory}
+                own = {"own_sequence": sum(line.num_trained for line in path), "own_trajectory": own_trajectory}
                 for line in path:
-                    if line.num_sampled:
+                    if line.num_trained:
                         line.weight = reduction(Counts(**whole, **own, own_prompt=own_prompt))
             leaves += [(end, trajectory.id) for end in ends]
     return _assemble(lines, leaves)
@@ -191,7 +197,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
 
     def begin(parent: int | None, turn: Turn, num_played: int) -> None:
         line = _Line(parent=parent, prompt=turn.prompt_ids[num_played:], temperature=_temperature(turn))
-        line.extend(turn.token_ids, turn.sampled_logprobs, advantage_of[turn.id])
+        line.answer(turn, advantage_of[turn.id])
         lines.append(line)
         pending.append((len(lines) - 1, turn))
 
@@ -217,7 +223,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
             if len(following) == 1 and _temperature(child) == lines[index].temperature:
                 new = child.prompt_ids[len(played) :]
                 lines[index].extend(new, [None] * len(new))
-                lines[index].extend(child.token_ids, child.sampled_logprobs, advantage_of[child.id])
+                lines[index].answer(child, advantage_of[child.id])
                 pending.append((index, child))
             else:
                 begin(index, child, len(played))

@@ -129,7 +129,7 @@ def test_turns_come_back_token_for_token_after_reopening(tmp_path: Path) -> None
     turns = (
         turn(0),
         turn(1, parent=0, prompt=(1, 2, 7, 9, 4)),
-        turn(2, prompt=(8,), branch="history changed at message 1"),
+        turn(2, prompt=(8,), branch="edited_history: message 1"),
         turn(3, parent=1, prompt=(1, 2, 7, 9, 4, 7, 9, 6)),
     )
     with Ledger(tmp_path / "ledger.sqlite") as ledger:

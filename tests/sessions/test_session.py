@@ -69,9 +69,9 @@ def test_what_clients_do_to_messages_does_not_break_the_splice() -> None:
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
-        ([USER, {"role": "assistant", "content": "edited"}, USER], "history changed at message 1"),
-        ([{"role": "user", "content": "other"}], "history changed at message 0"),
-        ([USER], "same request again"),
+        ([USER, {"role": "assistant", "content": "edited"}, USER], "edited_history: message 1"),
+        ([{"role": "user", "content": "other"}], "side_request"),
+        ([USER], "repeated"),
     ],
 )
 def test_a_branch_says_why(second: list[Message], reason: str) -> None:
@@ -88,7 +88,7 @@ def test_changed_tools_start_a_branch() -> None:
             await door.chat([USER, answer, USER])
             return door
 
-    assert asyncio.run(run()).turns[1].branch_reason == "tools changed"
+    assert asyncio.run(run()).turns[1].branch_reason == "tools_changed"
 
 
 def test_a_refused_splice_starts_a_branch_with_the_refusal() -> None:
@@ -101,7 +101,7 @@ def test_a_refused_splice_starts_a_branch_with_the_refusal() -> None:
 
     door = Session(id="r", engine=engine(["f", "g"]), chat=TemplateChat(OpenEnded()), sampling=Sampling())
     play(door, [USER], [USER, {"role": "assistant", "content": "f"}, USER])
-    assert door.turns[1].branch_reason == "splice refused: the template does not close an answer with a special token"
+    assert door.turns[1].branch_reason == "splice_refused: the template does not close an answer with a special token"
 
 
 def test_the_same_request_after_a_turn_is_a_second_child_of_its_parent() -> None:

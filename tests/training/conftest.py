@@ -54,7 +54,7 @@ def turn():
         return Turn(
             id=id,
             parent=parent,
-            branch_reason=None if parent is not None or id == 0 else "history changed",
+            branch_reason=None if parent is not None or id == 0 else "edited_history",
             prompt_ids=tuple(prompt),
             token_ids=tuple(answer),
             sampled_logprobs=(sampled,) * len(answer),

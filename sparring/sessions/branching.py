@@ -1,0 +1,75 @@
+"""Why a request does not continue what was played: the one reason a branch is recorded with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from sparring.sessions.matching import CanonicalHistory, num_shared
+
+
+class BranchReason(StrEnum):
+    REPEATED = "repeated"
+    """The same request again: another answer beside the first."""
+    TOOLS_CHANGED = "tools_changed"
+    """The conversation goes on with other tools."""
+    DROPPED_TEXT = "dropped_text"
+    """The client left out what the assistant said beside its tool calls."""
+    SYSTEM_CHANGED = "system_changed"
+    """The same conversation under another system message."""
+    COMPACTED = "compacted"
+    """The conversation goes on with fewer messages than were played."""
+    EDITED_HISTORY = "edited_history"
+    """Some earlier message says something else."""
+    SIDE_REQUEST = "side_request"
+    """A conversation of its own: it shares no message with what was played."""
+    SPLICE_REFUSED = "splice_refused"
+    """The history fits, but the chat template cannot go on from the played tokens."""
+
+    def of(self, detail: str = "") -> str:
+        return f"{self.value}: {detail}" if detail else self.value
+
+
+def reason_of(branch_reason: str) -> BranchReason:
+    """The reason without its detail."""
+    return BranchReason(branch_reason.partition(":")[0])
+
+
+def branch_reason(
+    wanted: CanonicalHistory, tools: str, played: Sequence[tuple[CanonicalHistory, CanonicalHistory, str]]
+) -> str | None:
+    """Why `wanted` with `tools` begins a branch; None for the first request. `played` has the request, the history (the
+    request and its answer) and the tools of each turn."""
+    if not played:
+        return None
+    histories = [history for _, history, _ in played]
+    if any(wanted == request and tools == others for request, _, others in played):
+        return BranchReason.REPEATED.of()
+    if any(wanted[: len(history)] == history for history in histories):
+        return BranchReason.TOOLS_CHANGED.of()
+    if any(_without_text(wanted, history) for history in histories):
+        return BranchReason.DROPPED_TEXT.of()
+    rest, rests = _without_system(wanted), [_without_system(history) for history in histories]
+    nearest = max(range(len(rests)), key=lambda index: (num_shared(rest, rests[index]), index))
+    if rest[:1] == rests[nearest][:1] and wanted[:1] != histories[nearest][:1]:
+        return BranchReason.SYSTEM_CHANGED.of()
+    if not any(set(rest) & set(other) for other in rests):
+        return BranchReason.SIDE_REQUEST.of()
+    if len(wanted) < len(histories[nearest]) and set(rest[num_shared(rest, rests[nearest]) :]) - set(rests[nearest]):
+        return BranchReason.COMPACTED.of(f"{len(wanted)} of {len(histories[nearest])} messages")
+    shared = max(num_shared(wanted, history) for history in histories)
+    return BranchReason.EDITED_HISTORY.of(f"message {shared}")
+
+
+def _without_text(wanted: CanonicalHistory, history: CanonicalHistory) -> bool:
+    """Whether `wanted` goes on from `history` but for text beside tool calls that it lacks."""
+    if len(wanted) < len(history):
+        return False
+    return all(
+        mine == theirs or (mine[0] == "assistant" and mine == (theirs[0], "", theirs[2]))
+        for mine, theirs in zip(wanted, history, strict=False)
+    )
+
+
+def _without_system(history: CanonicalHistory) -> CanonicalHistory:
+    return tuple(message for message in history if message[0] != "system")
