@@ -36,7 +36,7 @@ class _QuietUvicorn(uvicorn.Server):
         yield
 
 
-class _Listener:
+class Listener:
     """One app on one socket."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
@@ -90,7 +90,7 @@ class Gateway:
     def __init__(self, *, model_name: str = "policy", host: str = "127.0.0.1", port: int = 0) -> None:
         """`model_name` is what `/v1/models` lists; requests may name any model, the key decides."""
         self._doors = EpisodeDoors(model_name)
-        self._listener = _Listener(create_app(self._doors), host, port)
+        self._listener = Listener(create_app(self._doors), host, port)
 
     def register(self, session: Session) -> Door:
         """A key of its own for a session; it opens nothing once the session is closed."""
@@ -132,7 +132,7 @@ class ModelServer:
     ) -> None:
         """Without `api_key` any key will do, so bind it to loopback only."""
         doors = StatelessDoors(engine=engine, chat=chat, model_name=model_name, sampling=sampling, api_key=api_key)
-        self._listener = _Listener(create_app(doors), host, port)
+        self._listener = Listener(create_app(doors), host, port)
 
     @property
     def base_url(self) -> str:

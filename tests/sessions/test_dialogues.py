@@ -28,7 +28,7 @@ from sparring.types import (
     TrajectoryGroup,
 )
 
-NUM_DIALOGUES = 200
+NUM_DIALOGUES = 2500
 """Of each template family: 10,000 in all."""
 
 

@@ -1,0 +1,264 @@
+"""The gateway under load: concurrent episodes whose every turn is on disk before it is answered, beside a bare server.
+
+The policy is a script that takes 50 ms a turn; tokenizer, template, keys, matching of growing histories and the ledger are
+real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms and commits the same number of
+bytes through the same group commit. Both run in processes of their own, one after the other, with the driver beside
+them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from benchmarks.report import report
+
+LATENCY = 0.05
+TARGETS = {
+    "turns/s": {"at_least": 400.0},
+    "p99 of a turn, ms": {"at_most": 900.0},
+    "turns/s beside the bare server": {"at_least": 0.5},
+    "turns lost or doubled": {"at_most": 0.0},
+    "slots left after dropped streams": {"at_most": 0.0},
+}
+SYSTEM = (
+    "You follow the inspection desk's procedure: look the part up, compare its readings with the limits, then decide. "
+    * 4
+)
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "reading",
+        "description": "A reading of a part.",
+        "parameters": {"type": "object", "properties": {"part": {"type": "string"}, "gauge": {"type": "integer"}}},
+    },
+}
+CALL = '<tool_call>{"name": "reading", "arguments": {"part": "A12", "gauge": 7}}</tool_call>'
+
+
+def serve_gateway(pipe: Connection, folder: str, num_episodes: int) -> None:
+    """Our gateway, with a session and a key for each episode; tells the base URL and the keys, then waits to be asked how
+    many turns the ledger holds."""
+    from transformers import AutoTokenizer
+
+    from sparring.chat import TemplateChat
+    from sparring.engines.scripted import ScriptedEngine
+    from sparring.gateway import Gateway
+    from sparring.ledger import Ledger, RolloutState
+    from sparring.models.smollm2 import ensure_converted
+    from sparring.sessions import Session
+    from sparring.types import Sampling
+
+    async def run() -> None:
+        tokenizer = AutoTokenizer.from_pretrained(ensure_converted())
+        answer = tokenizer.encode(CALL, add_special_tokens=False)
+        chat = TemplateChat(tokenizer)
+        stop = min(chat.stop_ids)
+        engine = ScriptedEngine(
+            lambda _: [*answer, stop], seconds=lambda _: LATENCY, max_context_tokens=100_000,
+        )  # fmt: skip
+        with Ledger(Path(folder) / "ledger.sqlite") as ledger:
+            async with Gateway() as gateway:
+                sessions, keys = [], []
+                for number in range(num_episodes):
+                    id = f"episode-{number}"
+                    ledger.plan_nowait(id, task_id="t", attempt=0)
+                    ledger.advance_nowait(id, RolloutState.LEASED)
+                    ledger.advance_nowait(id, RolloutState.RUNNING)
+                    session = Session(id=id, engine=engine, chat=chat, sampling=Sampling(max_tokens=64), ledger=ledger)
+                    sessions.append(session)
+                    keys.append(gateway.register(session).api_key)
+                pipe.send((gateway.base_url, keys))
+                await asyncio.to_thread(pipe.recv)
+                kept = [turn for session in sessions for turn in session.turns]
+                recorded = [turn for session in sessions for turn in ledger.load_turns(session.id)]
+                spliced = sum(turn.parent is not None for turn in kept)
+                pipe.send((len(kept), len(recorded), spliced, asyncio.all_tasks().__len__()))
+
+    asyncio.run(run())
+
+
+def serve_bare(pipe: Connection, folder: str, num_episodes: int) -> None:
+    """A Starlette app that does no more than read, wait, commit and answer."""
+    import sqlite3
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    from sparring.gateway.server import Listener
+    from sparring.ledger.writer import GroupCommitWriter
+
+    async def run() -> None:
+        db = sqlite3.connect(Path(folder) / "bare.sqlite", isolation_level=None, check_same_thread=False)
+        db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE turns (content BLOB);")
+        writer, content = GroupCommitWriter(db), b"x" * 800
+        call = {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "reading", "arguments": '{"part": "A12", "gauge": 7}'},
+        }
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+        async def answer(request: Request) -> JSONResponse:
+            body = json.loads(await request.body())
+            await asyncio.sleep(LATENCY)
+            await asyncio.wrap_future(writer.submit(lambda db: db.execute("INSERT INTO turns VALUES (?)", (content,))))
+            choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
+            return JSONResponse({"id": "x", "object": "chat.completion", "model": body["model"], "choices": [choice]})
+
+        listener = Listener(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])]), "127.0.0.1", 0)
+        await listener.start()
+        pipe.send((listener.base_url, ["key"] * num_episodes))
+        await asyncio.to_thread(pipe.recv)
+        count = db.execute("SELECT count(*) FROM turns").fetchone()[0]
+        pipe.send((count, count, 0, 0))
+        await listener.stop()
+        writer.close()
+
+    asyncio.run(run())
+
+
+class Client:
+    """One kept connection, HTTP/1.1 by hand: a client library would be half of what is measured."""
+
+    def __init__(self, base_url: str, key: str) -> None:
+        self._host, port = base_url.removeprefix("http://").partition("/")[0].split(":")
+        self._port, self._key = int(port), key
+
+    async def open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+
+    async def post(self, body: bytes) -> dict[str, Any]:
+        await self.send(body)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        status, length = int(head.split(b" ", 2)[1]), 0
+        for line in head.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        content = await self._reader.readexactly(length)
+        if status != 200:
+            raise RuntimeError(f"status {status}: {content[:200]!r}")
+        return json.loads(content)
+
+    async def send(self, body: bytes) -> None:
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: {self._host}\r\nauthorization: Bearer {self._key}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + body)
+        await self._writer.drain()
+
+    async def some(self) -> bytes:
+        return await self._reader.read(256)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def episode(base_url: str, key: str, number: int, num_turns: int, latencies: list[float]) -> None:
+    """An agent that sends its growing history and answers each call with a tool result."""
+    client = Client(base_url, key)
+    await client.open()
+    messages: list[Any] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"Inspect part {number}."},
+    ]
+    for turn in range(num_turns):
+        body = json.dumps({"model": "policy", "messages": messages, "tools": [TOOL]}).encode()
+        began = time.perf_counter()
+        answer = await client.post(body)
+        latencies.append(time.perf_counter() - began)
+        message = answer["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": f"reading {turn}: 4.2"}
+        messages += [message, result]
+    client.close()
+
+
+async def streams(base_url: str, keys: list[str]) -> None:
+    """Streams at once, three of ten dropped after their first bytes."""
+
+    async def one(number: int, key: str) -> None:
+        client = Client(base_url, key)
+        await client.open()
+        body = {"model": "policy", "messages": [{"role": "user", "content": f"Inspect {number}."}], "stream": True}
+        await client.send(json.dumps(body).encode())
+        got = await client.some()
+        while number % 10 >= 3 and b"[DONE]" not in got and (more := await client.some()):
+            got += more
+        client.close()
+
+    await asyncio.gather(*(one(number, key) for number, key in enumerate(keys)))
+
+
+async def load(base_url: str, keys: list[str], num_turns: int) -> tuple[float, list[float]]:
+    """Seconds in all, and of each turn."""
+    latencies: list[float] = []
+    began = time.perf_counter()
+    await asyncio.gather(*(episode(base_url, key, n, num_turns, latencies) for n, key in enumerate(keys)))
+    return time.perf_counter() - began, latencies
+
+
+def measured(
+    serve: Callable[[Connection, str, int], None], num_episodes: int, num_turns: int,
+    then: Callable[[str, list[str]], Awaitable[None]] | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Serve in a process of its own, load it from this one."""
+    here, there = multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, folder, num_episodes))
+        process.start()
+        if not here.poll(120):
+            raise TimeoutError("the server did not start in two minutes")
+        base_url, keys = here.recv()
+        asyncio.run(load(base_url, keys[:8], 2)) if then is None else None
+        seconds, latencies = asyncio.run(load(base_url, keys, num_turns))
+        if then is not None:
+            asyncio.run(then(base_url, keys[:128]))
+            time.sleep(1.0)
+        here.send("how many?")
+        kept, recorded, spliced, tasks = here.recv()
+        process.join(10)
+    cuts = quantiles(latencies, n=100)
+    return {
+        "turns/s": len(latencies) / seconds, "p50": 1000 * cuts[49], "p99": 1000 * cuts[98],
+        "answered": len(latencies), "kept": kept, "recorded": recorded, "spliced": spliced, "tasks": tasks,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=20)
+    arguments = parser.parse_args()
+    ours = measured(serve_gateway, arguments.episodes, arguments.turns)
+    bare = measured(serve_bare, arguments.episodes, arguments.turns)
+    dropped = measured(serve_gateway, arguments.episodes, 1, streams)
+    rows = [
+        {"server": name, "turns/s": one["turns/s"], "p50, ms": one["p50"], "p99, ms": one["p99"]}
+        for name, one in (("gateway", ours), ("bare", bare))
+    ]
+    figures = {
+        "turns/s": ours["turns/s"],
+        "p99 of a turn, ms": ours["p99"],
+        "turns/s beside the bare server": ours["turns/s"] / bare["turns/s"],
+        "turns lost or doubled": abs(ours["answered"] + 16 - ours["recorded"]),
+        "slots left after dropped streams": max(0.0, dropped["tasks"] - ours["tasks"]),
+    }
+    return report("gateway", rows, figures=figures, targets=TARGETS, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
