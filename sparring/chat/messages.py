@@ -6,6 +6,8 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 
+import orjson
+
 from sparring.types import Json, Message
 
 
@@ -22,7 +24,10 @@ def content_text(content: Json) -> str:
 
 def canonical_json(value: Json) -> str:
     """The same text for equal JSON values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:  # integers beyond 64 bits, half characters
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:

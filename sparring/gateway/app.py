@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
+import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -24,12 +24,11 @@ from sparring.gateway.doors import Doors
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import Session
-from sparring.types import Json
+from sparring.types import Json, Turn
 
 _logger = logging.getLogger(__name__)
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
-Answer = TypeVar("Answer")
 
 
 def create_app(
@@ -54,9 +53,9 @@ def create_app(
                 await stack.enter_async_context(delivery.awaited())
                 head = Head(id=delivery.id, model=asked.model, created=int(clock()))
                 if not asked.stream:
-                    turns = await _unless_hung_up(request, delivery.turns())
+                    turns = await _unless_hung_up(request, delivery)
                     delivery.is_delivered = True
-                    return JSONResponse(dialect.whole(asked, turns, head))
+                    return Response(orjson.dumps(dialect.whole(asked, turns, head)), media_type="application/json")
                 events = _events(dialect, asked, delivery, episode.session, head)
                 # The first event is awaited here, so that a request which fails before it gets a status of its own.
                 first = await anext(events)
@@ -102,7 +101,7 @@ async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGen
                 yield Begin(index)
             if delta := texts[index].push(tokens):
                 yield Text(index, delta)
-    for index, turn in enumerate(await delivery.turns()):
+    for index, turn in enumerate(await delivery.turns() or ()):
         if index not in begun:
             yield Begin(index)
         if delta := texts[index].finish(turn.message):
@@ -192,13 +191,9 @@ async def _body(request: Request, max_bytes: int) -> bytes:
 
 def _decoded(body: bytes) -> Json:
     try:
-        return json.loads(body, parse_constant=_refused_constant)
-    except (ValueError, RecursionError) as error:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
         raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
-
-
-def _refused_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _number(text: str | None) -> int:
@@ -223,18 +218,17 @@ async def _stream(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[b
         yield event
 
 
-async def _unless_hung_up(request: Request, answer: Awaitable[Answer]) -> Answer:
-    """What is awaited. Raises ClientDisconnect as soon as the client hangs up."""
-    answering, hanging_up = asyncio.ensure_future(answer), asyncio.create_task(_hung_up(request))
+async def _unless_hung_up(request: Request, delivery: Delivery) -> Sequence[Turn]:
+    """The turns that are delivered. Raises ClientDisconnect as soon as the client hangs up."""
+    hanging_up = asyncio.create_task(_hung_up(request))
     try:
-        await asyncio.wait({answering, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
-        if hanging_up.done():
+        turns = await delivery.turns(hanging_up)
+        if turns is None:
             raise ClientDisconnect
-        return answering.result()
+        return turns
     finally:
-        for task in (answering, hanging_up):
-            task.cancel()
-        await asyncio.gather(answering, hanging_up, return_exceptions=True)
+        hanging_up.cancel()
+        await asyncio.gather(hanging_up, return_exceptions=True)
 
 
 async def _hung_up(request: Request) -> None:

@@ -66,8 +66,11 @@ class Delivery:
                         [turn.id for turn in self._playing.result()], is_received=self.is_delivered
                     )
 
-    async def turns(self) -> Sequence[Turn]:
-        """The turns when they are recorded. Raises what the session raises."""
+    async def turns(self, given_up: asyncio.Future[None] | None = None) -> Sequence[Turn] | None:
+        """The turns when they are recorded; None when `given_up` comes first. Raises what the session raises."""
+        if given_up is not None:
+            await asyncio.wait({self._playing, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            return None if given_up.done() else self._playing.result()
         return await asyncio.shield(self._playing)
 
     async def sampled(self) -> AsyncGenerator[list[tuple[int, int]], None]:

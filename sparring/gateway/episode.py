@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.request import ApiError, Asked
@@ -70,15 +70,15 @@ async def _played(
     if asked.instructions is not None:
         instructions.append({"role": "system", "content": asked.instructions})
 
-    def play(index: int) -> asyncio.Future[Turn]:
-        return asyncio.ensure_future(
-            session.play(
-                [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
-                on_token=lambda token: on_token(index, token),
-            )
+    def play(index: int) -> Coroutine[Any, Any, Turn]:
+        return session.play(
+            [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
+            on_token=(lambda token: on_token(index, token)) if asked.stream else None,
         )  # fmt: skip
 
-    playing = [play(index) for index in range(asked.num_answers)]
+    if asked.num_answers == 1:
+        return [await play(0)]
+    playing = [asyncio.ensure_future(play(index)) for index in range(asked.num_answers)]
     try:
         return list(await asyncio.gather(*playing))
     finally:

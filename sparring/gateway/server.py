@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class Listener:
                 f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0."
             ) from error
         self._port = bound.getsockname()[1]
+        # What is loaded by now stays: walked at every collection, it would cost more than the requests do.
+        gc.freeze()
         config = uvicorn.Config(
             self._app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2
         )
@@ -72,6 +75,7 @@ class Listener:
             self._server.should_exit = True
             await self._serving
             self._serving = None
+            gc.unfreeze()
 
     @property
     def base_url(self) -> str:

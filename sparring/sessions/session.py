@@ -14,7 +14,7 @@ from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, 
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
-from sparring.sessions.matching import CanonicalHistory, canonical_history, request_digest
+from sparring.sessions.matching import CanonicalHistory, canonical_message, request_digest
 from sparring.sessions.seeds import turn_seed
 from sparring.types import Completion, Message, SampleRequest, Sampling, ToolSchema, Turn
 
@@ -28,10 +28,6 @@ class _Played:
     history: CanonicalHistory
     """The request and the answer."""
     tools: str
-
-    @property
-    def call_ids(self) -> set[str]:
-        return {call["id"] for call in self.turn.message.get("tool_calls", ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +79,8 @@ class Session:
         self._clock = clock
         self._played: list[_Played] = []
         self._messages: tuple[Message, ...] = ()
+        self._history: CanonicalHistory = ()
+        """The same messages, canonical."""
         self._requests = itertools.count()
         self._is_open = False
         self._is_closed = False
@@ -168,7 +166,8 @@ class Session:
             raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
         self.open()
         request_index, began = next(self._requests), self._clock()
-        start = self._start(messages, tools)
+        wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
+        start = self._start(messages, tools, wanted, tools_wanted)
         oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
         request = self._request(start, sampling, stop_texts, request_index)
         try:
@@ -180,8 +179,8 @@ class Session:
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
-        history = canonical_history(self._messages)
-        self._played.append(_Played(turn, history[:-1], history, canonical_json(list(tools))))
+        self._history = (*wanted, canonical_message(turn.message))
+        self._played.append(_Played(turn, wanted, self._history, tools_wanted))
         if self._ledger is not None:
             await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
         return turn
@@ -205,9 +204,19 @@ class Session:
     async def __aexit__(self, *_exception: object) -> None:
         self.close()
 
-    def _start(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> _Start:
+    def _canonical(self, messages: Sequence[Message]) -> CanonicalHistory:
+        """`canonical_history`; what the last conversation began with alike is not worked out again."""
+        known = 0
+        for message, last in zip(messages, self._messages, strict=False):
+            if message != last:
+                break
+            known += 1
+        return (*self._history[:known], *map(canonical_message, messages[known:]))
+
+    def _start(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
+    ) -> _Start:
         """Splice onto the longest earlier turn that the messages continue, or begin a branch and say why."""
-        wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
         continued = [
             played
             for played in self._played
@@ -216,9 +225,9 @@ class Session:
         if not continued:
             played = [(one.request, one.history, one.tools) for one in self._played]
             return _Start(self._chat.render(messages, tools), None, branch_reason(wanted, tools_wanted, played))
-        # Equal answers are told apart by the ids of their tool calls; else the last one is what the caller saw last.
-        shown = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
-        parent = max(continued, key=lambda played: (len(played.history), played.call_ids <= shown, played.turn.id))
+        longest = max(len(played.history) for played in continued)
+        alike = [played for played in continued if len(played.history) == longest]
+        parent = alike[-1] if len(alike) == 1 else _shown(alike, messages)
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids
         stopped = turn.token_ids[-1] in self._chat.stop_ids
@@ -296,6 +305,13 @@ class Session:
             num_computed_tokens=completion.num_computed_tokens,
             seconds=seconds,
         )
+
+
+def _shown(alike: Sequence[_Played], messages: Sequence[Message]) -> _Played:
+    """Which of equal answers the caller saw: the one whose tool calls it names, else the last."""
+    named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+    ids = [{call["id"] for call in played.turn.message.get("tool_calls", ())} for played in alike]
+    return max(enumerate(alike), key=lambda pair: (ids[pair[0]] <= named, pair[0]))[1]
 
 
 def _with_unique_call_ids(message: Message, turn_id: int) -> Message:

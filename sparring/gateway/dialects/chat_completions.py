@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, NotRequired, final
 
 import pydantic
+from typing_extensions import TypedDict
 
 from sparring.gateway.request import ApiError, Asked, Begin, Call, End, Head, Part, Reasoning, Text
 from sparring.types import Json, Message, StopReason, Turn
@@ -38,49 +39,53 @@ _INERT = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "servic
 _StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 
 
-class _Lenient(pydantic.BaseModel):
-    """What clients send back of our own messages holds more keys than we need."""
-
-    model_config = pydantic.ConfigDict(strict=True, extra="ignore")
+# Plain dictionaries, since sessions take messages so; what clients send back of our own holds more keys than we need.
+_LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
 
 
-class _Function(_Lenient):
+@pydantic.with_config(_LENIENT)
+class _Function(TypedDict):
     name: str
-    arguments: str = ""
+    arguments: NotRequired[str]
 
 
-class _ToolCall(_Lenient):
-    id: str = ""
-    type: Literal["function"] = "function"
+@pydantic.with_config(_LENIENT)
+class _ToolCall(TypedDict):
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
     function: _Function
 
 
-class _TextPart(_Lenient):
+@pydantic.with_config(_LENIENT)
+class _TextPart(TypedDict):
     type: Literal["text"]
     text: str
 
 
-class _Message(_Lenient):
+@pydantic.with_config(_LENIENT)
+class _Message(TypedDict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_TextPart] | None = None
-    tool_calls: list[_ToolCall] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
+    content: NotRequired[str | list[_TextPart] | None]
+    tool_calls: NotRequired[list[_ToolCall] | None]
+    tool_call_id: NotRequired[str | None]
+    name: NotRequired[str | None]
+    reasoning_content: NotRequired[str | None]
 
 
-class _ToolFunction(_Lenient):
+@pydantic.with_config(_LENIENT)
+class _ToolFunction(TypedDict):
     name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    description: NotRequired[str | None]
+    parameters: NotRequired[dict[str, Any] | None]
 
 
-class _Tool(_Lenient):
+@pydantic.with_config(_LENIENT)
+class _Tool(TypedDict):
     type: Literal["function"]
     function: _ToolFunction
 
 
-class _StreamOptions(_Lenient):
+class _StreamOptions(pydantic.BaseModel):
     include_usage: bool = False
 
 
@@ -108,16 +113,6 @@ class _Request(pydantic.BaseModel):
     def _listed(cls, stop: Json) -> Json:
         return [stop] if isinstance(stop, str) else stop
 
-    @property
-    def plain_messages(self) -> list[Message]:
-        """As sessions take them; a developer is a system."""
-        dumped = [message.model_dump(exclude_none=True) for message in self.messages]
-        return [{**each, "role": "system"} if each["role"] == "developer" else each for each in dumped]
-
-    @property
-    def plain_tools(self) -> list[dict[str, Json]]:
-        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-
 
 @final
 class ChatCompletions:
@@ -129,8 +124,8 @@ class ChatCompletions:
         request = _read(body)
         return Asked(
             model=request.model,
-            messages=request.plain_messages,
-            tools=request.plain_tools,
+            messages=[_plain(message) for message in request.messages],
+            tools=request.tools or (),
             num_answers=request.n or 1,
             max_tokens=request.max_completion_tokens or request.max_tokens,
             temperature=request.temperature,
@@ -210,6 +205,12 @@ def _read(body: Json) -> _Request:
         where = _place(body, problem["loc"])
         code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
         raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
+
+
+def _plain(message: _Message) -> Message:
+    """As sessions take it: null is absent, a developer is a system."""
+    plain: dict[str, Json] = {key: value for key, value in message.items() if value is not None}
+    return plain | {"role": "system"} if plain["role"] == "developer" else plain
 
 
 def _place(body: Json, location: Sequence[int | str]) -> str:
