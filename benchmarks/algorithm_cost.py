@@ -1,7 +1,7 @@
 """What advantages, loss and correction cost: their share of a training step, for every choice of them.
 
 The step is one of pointer chase, whose model is the smallest there is here: the harshest share. Groups and tokens are
-those of its last steps; each function then runs alone on them, forward and backward, in the same process.
+those of its last step; each function then runs alone on them, forward and backward, in the same process.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def main() -> int:
     from sparring.algorithms.objective import Objective
 
     groups, microbatches, step = played(arguments.recipe, arguments.steps)
+    assert microbatches, "the last step had no signal; train more steps"
     num_tokens = sum(len(sampled_M) for _, sampled_M in microbatches)
     rows: list[dict[str, Any]] = []
 

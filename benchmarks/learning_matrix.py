@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,6 +28,8 @@ from sparring.algorithms.choice import ROOMS
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
+NUM_TASKS = 128
+"""Held-out tasks of the recipe."""
 LEARNED = 0.15
 """How much better than the warm start a method must get on held-out tasks to have learned."""
 STALE = 3
@@ -86,6 +90,7 @@ def play(choice: Choice | None, seed: int, steps: int, folder: Path) -> float:
         sections = {"max_steps_off_policy": "rollout"}
         overrides += [f"{sections.get(k, 'algorithm')}.{k}={value}" for k, value in choice._asdict().items()]
         weights = folder / key(WARM_START, seed) / "checkpoints" / "warm_start"
+    shutil.rmtree(folder / key(choice or WARM_START, seed), ignore_errors=True)  # of a cell that was cut off
     trainer = MultiTurnRLTrainer(
         RECIPE, overrides=overrides, name=key(choice or WARM_START, seed), model_weights=weights, quiet=True
     )
@@ -126,6 +131,13 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
     return means[49], means[1949]
 
 
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """95% interval of a share of independent episodes (Wilson, 1927): that of the tasks, for these seeds."""
+    z = 1.96
+    middle, width = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
+    return (middle - width) / (1 + z * z / count), (middle + width) / (1 + z * z / count)
+
+
 def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float], dict[str, dict[str, float]]]:
     """A row for each name of each part, and the differences to synchronous training, paired by seed."""
     rows, figures, targets = [], {}, {}
@@ -143,14 +155,15 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
                 reason = next(done[key(choice, s)]["failed"] for s in seeds if key(choice, s) in done)
                 rows.append({"part": part, "name": name, "seeds": 0, "learned": f"failed: {reason}"})
                 continue
-            low, high = interval([after[seed] - warm[seed] for seed in after])
+            before = fmean(warm[seed] for seed in after if seed in warm)
+            low, high = wilson(fmean(after.values()), NUM_TASKS * len(after))
             row = {
-                "part": part, "name": name, "seeds": len(after), "before": fmean(warm[seed] for seed in after),
-                "after": fmean(after.values()), "gain, 95%": f"{low:.2f} to {high:.2f}",
-                "learned": "yes" if low >= LEARNED else "no",
+                "part": part, "name": name, "seeds": len(after), "before": before, "after": fmean(after.values()),
+                "after, 95%": f"{low:.2f} to {high:.2f}", "learned": "yes" if low - before >= LEARNED else "no",
             }  # fmt: skip
-            if part.startswith("staleness") and choice != SYNCHRONOUS:
-                low, high = interval([after[seed] - synchronous[seed] for seed in after])
+            pairs = [after[seed] - synchronous[seed] for seed in after if seed in synchronous]
+            if part.startswith("staleness") and choice != SYNCHRONOUS and pairs:
+                low, high = interval(pairs)
                 row["to synchronous, 95%"] = f"{low:+.2f} to {high:+.2f}"
                 figure = f"{part}, {name}: lower bound of the difference to synchronous"
                 figures[figure] = low
@@ -175,7 +188,8 @@ def main() -> int:
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.steps = arguments.steps or (20 if arguments.quick else 30)
-    arguments.state = arguments.state.resolve()
+    if arguments.cell is None:
+        arguments.state = arguments.state.resolve() / f"{arguments.steps}-steps"
     wanted = cells(1, 1) if arguments.quick else cells(3, 10)
     warm = {key(WARM_START, seed): (None, seed) for seed in sorted({seed for _, seed in wanted.values()})}
     if arguments.cell is not None:

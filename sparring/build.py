@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ from sparring.rollouts import Collector, Curriculum, Scheduler
 from sparring.rollouts.curriculum import task_kind
 from sparring.training.learner import TorchLearner
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,13 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     if kind_of is not None:
         for task in (*tasks.validation, *tasks.held_out):
             kind_of(task)  # raises for a task without kind now, not when it is played
+    num_groups = config.schedule.max_steps * config.batch.global_batch_size
+    if config.curriculum.select != "all" and num_groups <= len(tasks.train):
+        logger.warning(
+            "curriculum.select = %r goes by how a task went before, but the run plays %d groups and there are %d tasks: none "
+            "comes twice. Raise schedule.max_steps, or give fewer tasks.",
+            config.curriculum.select, num_groups, len(tasks.train),
+        )  # fmt: skip
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)

@@ -180,11 +180,12 @@ class CurriculumSection(Section):
         default=0.0, ge=0, lt=1, description="`mixed`: a task rests up to this success."
     )
     retry_share: FiniteFloat = Field(
-        default=0.1, gt=0, le=1, description="How often a resting task is played all the same, for the policy changes."
+        default=0.1, gt=0, lt=1, description="How often a resting task is played all the same, for the policy changes."
     )
     history_groups: int = Field(default=2, ge=1, description="Groups of a task that its success is taken from.")
     kind_field: str | None = Field(
         default=None,
+        min_length=1,
         description="Field of the dataset that says what kind of task it is; kinds are played in equal shares.",
     )
     kind_weights: dict[str, FiniteFloat] = Field(
@@ -546,6 +547,14 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
             f"is {select!r}, which goes by how a task went before, but schedule.max_epochs = 1 offers every task once; raise "
             "max_epochs, or leave select out.",
             "schedule.max_epochs",
+        )
+    if select != "all" and batch.group_size * config.curriculum.history_groups < 4:
+        refuse(
+            "curriculum.history_groups",
+            f"is {config.curriculum.history_groups}, which with batch.group_size = {batch.group_size} is too little to tell how "
+            "hard a task is: one lucky episode would put it to rest. Make their product at least 4.",
+            "batch.group_size",
+            "curriculum.select",
         )
     if config.curriculum.kind_weights and config.curriculum.kind_field is None:
         refuse(

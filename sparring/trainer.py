@@ -24,11 +24,12 @@ from sparring.evaluation.evaluation import Evaluation, evaluate
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import Tracker
+from sparring.rollouts import Curriculum
 from sparring.tracking import Console, RunFolder, open_trackers
 from sparring.training import checkpoints
 from sparring.training.divergence import penalized
 from sparring.training.schedule import learning_rate
-from sparring.types import Json, Sampling, Task, TrajectoryGroup, Weights
+from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 from sparring.warm_start import warm_start
 
 WARM_START = "warm_start"
@@ -190,7 +191,8 @@ class MultiTurnRLTrainer:
         if resume and (folder.status().get("step") or checkpoints.any_in(folder.checkpoints)):
             state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
             step = int(state["step"])
-            curriculum.restore(state["curriculum"])
+            if step > 0:  # before the first step there is a warm start at most
+                curriculum.restore(state["curriculum"])
         elif self._model_weights is not None:
             source = Path(self._model_weights)
             source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
@@ -203,7 +205,6 @@ class MultiTurnRLTrainer:
         self._console.warned(config.warnings())
         tracker = open_trackers(config, folder, self._console)
         began = time.monotonic()
-        trained_order = curriculum.state()
 
         async def validate(at: int, *, is_last: bool = False) -> None:
             every = config.schedule.val_every
@@ -218,11 +219,9 @@ class MultiTurnRLTrainer:
                 self._check_baseline(validations[at])
 
         async def save(at: int) -> None:
-            nonlocal trained_order
-            trained_order = curriculum.state()
             every = config.schedule.save_every
             if every and at % every == 0:
-                self._save(parts, folder, at, trained_order)
+                self._save(parts, folder, at, curriculum)
             folder.set_status("running", step=at)
             if folder.stop_requested():
                 stop.set()
@@ -257,7 +256,7 @@ class MultiTurnRLTrainer:
                 config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
             ):
                 last = await loop.train(run)
-            self._save(parts, folder, last, trained_order)
+            self._save(parts, folder, last, curriculum)
             train_seconds = time.monotonic() - began
             await validate(last, is_last=True)
         finally:
@@ -375,12 +374,12 @@ class MultiTurnRLTrainer:
             "train all the same with evaluation.allow_zero_baseline=true."
         )
 
-    def _save(self, parts: Parts, folder: RunFolder, step: int, order: Mapping[str, Json]) -> None:
+    def _save(self, parts: Parts, folder: RunFolder, step: int, curriculum: Curriculum) -> None:
         if self._saved_step == step:
             return
         self._saved_step = step
         checkpoints.save(
-            folder.checkpoints, step, parts.learner, {"step": step, "curriculum": order},
+            folder.checkpoints, step, parts.learner, {"step": step, "curriculum": curriculum.state()},
             keep=self.config.schedule.keep_checkpoints,
         )  # fmt: skip
 

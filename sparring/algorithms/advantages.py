@@ -135,7 +135,8 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
 def gpg(groups: Sequence[Group]) -> Advantages:
     """alpha (R - mean), alpha = trajectories / trajectories with a reward other than 0 in the batch (arXiv:2504.02546).
 
-    Made for rewards of 0 and 1: with shaped or negative rewards alpha counts something else.
+    alpha is counted as verl counts it; the paper counts groups without differences. Made for rewards of 0 and 1: with shaped
+    or negative rewards alpha counts something else.
     """
     rewards = [reward for group in groups for reward in _totals(group)]
     alpha = len(rewards) / max(1, sum(reward != 0 for reward in rewards))

@@ -115,6 +115,7 @@ def refusals(
         "advantage_method": section.advantage_method, "loss_fn": section.loss_fn,
         "off_policy_correction": correction, "loss_reduction": section.loss_reduction,
     }  # fmt: skip
+    knobs, method = section.knobs(), section.advantage_method
     functions: list[Callable[..., Any]] = []
     has_plug_in = is_unknown = False
     for key, name in chosen.items():
@@ -127,6 +128,8 @@ def refusals(
             yield key, _unknown(key, name), ()
     if not is_unknown and not has_plug_in:
         yield from _unread(section, chosen, functions)
+    if method in ADVANTAGES:
+        yield from _undivided(section)
     if section.options and not has_plug_in:
         yield "options", "is given, but only functions of your own (`module:function`) read it; leave it out.", ()
     for side in ("low", "high"):
@@ -136,7 +139,6 @@ def refusals(
                 f"is given beside clip_{side}_threshold, which says the same in other words; leave one of them out.",
                 (),
             )
-    knobs, method = section.knobs(), section.advantage_method
     if knobs.get("clip_low_threshold") == knobs.get("clip_high_threshold") == 1:
         yield (
             "clip_high_threshold",
@@ -151,14 +153,14 @@ def refusals(
             ("advantage_method",),
         )
     pass_k = knobs.get("pass_k", 2)
-    if method == "pass_at_k" and pass_k > group_size:
+    if method == "pass_at_k" and pass_k >= group_size > 1:
         yield (
             "pass_k",
-            f"is {pass_k}, but a group has {group_size} episodes, so pass@{pass_k} is not defined; lower it, or raise "
-            "batch.group_size.",
+            f"is {pass_k}, but a group has {group_size} episodes, and with one subset of {pass_k} at most there is nothing to "
+            "compare: every advantage would be 0. Lower it, or raise batch.group_size.",
             ("advantage_method", "batch.group_size"),
         )
-    if section.turn_rewards == "sum" and method in PER_TURN:
+    if section.turn_rewards == "sum" and (method in PER_TURN or ":" in method):
         yield (
             "turn_rewards",
             f"is 'sum', but advantage_method = {method!r} reads the reward of every turn; leave it out.",
@@ -179,6 +181,13 @@ def refusals(
             f"is {section.kl_coef}, but with trained_weights = 'full' there is no base model left to diverge from; train "
             "an adapter (trained_weights = 'lora').",
             ("model.trained_weights",),
+        )
+    if section.loss_fn == "gspo" and correction == "sequence_tis" and section.policy_ratio == "two_policy":
+        yield (
+            "off_policy_correction",
+            "is 'sequence_tis', which stands in place of each token's ratio, but 'gspo' has one ratio for the whole trajectory; "
+            "use 'sequence_mask', or policy_ratio = 'three_policy'.",
+            ("loss_fn", "policy_ratio"),
         )
     if section.policy_ratio == "three_policy" and correction == "none" and max_steps_off_policy > 0:
         yield (
@@ -235,10 +244,10 @@ def warnings(
             "loss_reduction",
             f"is {section.loss_reduction!r}, but 'gspo' has one ratio a trajectory and is meant for 'trajectory_mean'.",
         )
-    if section.policy_ratio == "three_policy" and section.num_passes == 1 and loss in ("ppo", "gspo", "dppo_tv"):
+    if section.policy_ratio == "three_policy" and section.num_passes == 1:
         yield (
             "policy_ratio",
-            f"is 'three_policy' with one pass over each batch: the ratio that {loss!r} bounds is then always 1. Set "
+            "is 'three_policy' with one pass over each batch: the ratio to the policy before the step is then always 1. Set "
             "num_passes, or use 'two_policy'.",
         )
 
@@ -280,12 +289,14 @@ def _unread(section: Section, chosen: Mapping[str, str], functions: list[Callabl
             f"{' or '.join(map(repr, readers[key]))}.",
             (key,),
         )
-    knobs = section.knobs()
-    if "advantage_std" in knobs and "advantage_std" in read:
-        default = knobs_of(ADVANTAGES[section.advantage_method])["advantage_normalization"]
-        if not knobs.get("advantage_normalization", default):
-            yield (
-                "advantage_std",
-                "is given, but nothing is divided by a standard deviation unless advantage_normalization = true; leave it out.",
-                ("advantage_normalization", "advantage_method"),
-            )
+
+
+def _undivided(section: Section) -> Iterator[Problem]:
+    knobs, own = section.knobs(), knobs_of(ADVANTAGES[section.advantage_method])
+    is_read = "advantage_std" in knobs and "advantage_std" in own
+    if is_read and not knobs.get("advantage_normalization", own["advantage_normalization"]):
+        yield (
+            "advantage_std",
+            "is given, but nothing is divided by a standard deviation unless advantage_normalization = true; leave it out.",
+            ("advantage_normalization", "advantage_method"),
+        )

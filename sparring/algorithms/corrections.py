@@ -5,7 +5,7 @@ trajectory each token belongs to, and returns what to use in place of w, [M], wi
 the ratio of the loss itself (policy / sampler); with three it is (policy before the step / sampler), and the loss's own
 ratio is (policy / policy before the step) (arXiv:2505.24298, section 5.2).
 
-The keyword arguments are keys of `[algorithm]`. Products over trajectories are taken in logarithms and bounded.
+The keyword arguments are keys of `[algorithm]`. Products over trajectories are taken in logarithms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST_LOG = 20.0
-"""Products beyond exp(20) are as good as infinite, and every bound is below."""
+"""Ratios beyond exp(20) are as good as infinite."""
 
 
 def none(log_weights_M: Tensor, trajectory_M: Tensor) -> Tensor:
@@ -74,4 +74,4 @@ CORRECTIONS: dict[str, Callable[..., Tensor]] = {
 def _products(log_weights_M: Tensor, trajectory_M: Tensor) -> Tensor:
     counts = trajectory_M.bincount()
     sums = trajectory_means(log_weights_M, trajectory_M) * counts
-    return sums.clamp(-LARGEST_LOG, LARGEST_LOG).exp()[trajectory_M]
+    return sums.exp()[trajectory_M]

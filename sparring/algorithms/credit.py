@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import SupportsFloat, TypeAlias
 
 from sparring.algorithms.advantages import Advantages, Group, Rewarded
 from sparring.errors import DataError
 from sparring.types import Trajectory, TrajectoryGroup
+
+LARGEST = 1e30
+"""Beyond it a gradient in single precision is no number."""
 
 TurnAdvantages: TypeAlias = Mapping[str, tuple[float, ...]]
 """By trajectory id: one number for each of its turns, in their order."""
@@ -89,8 +91,8 @@ def _checked(trajectory: Trajectory, turns: Sequence[float]) -> tuple[float, ...
             f"{trajectory.id}; give one for each."
         )
     for number in turns:
-        if not math.isfinite(number):
+        if not isinstance(number, SupportsFloat) or isinstance(number, str) or not abs(number) < LARGEST:
             raise DataError(
-                f"advantage_method gave {number} for a turn of trajectory {trajectory.id}; give finite numbers."
+                f"advantage_method gave {number!r:.60} for a turn of trajectory {trajectory.id}; give finite numbers."
             )
     return tuple(float(number) for number in turns)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+TAKEN = frozenset({"loss", "entropy", "tokens", "trained_tokens"})
+"""Metrics that the learner reports itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """A loss with everything around it. `from_config` reads the flat settings that a learner is given."""
@@ -66,13 +70,7 @@ class Objective:
     ) -> PerToken:
         """The loss of each token and its metrics. `sampled_M` are the log-probabilities under the sampler;
         `entropies_M` (with gradient) and `reference_M` are needed where their coefficients are not 0."""
-        loss_M, metrics = self.loss(tokens)
-        for name, value in {"loss": loss_M, **metrics}.items():
-            if value.shape != tokens.logprobs_M.shape:
-                raise DataError(
-                    f"loss_fn gave a {name} of shape {tuple(value.shape)} for {len(tokens.logprobs_M)} tokens; give one "
-                    "number for each, unreduced."
-                )
+        loss_M, metrics = _checked(self.loss(tokens), tokens)
         if self.corrects:
             proximal_M = tokens.old_M if self.is_three_policy else tokens.logprobs_M.detach()
             log_weights_M = proximal_M - sampled_M
@@ -96,6 +94,32 @@ class Objective:
                 k2_M = k2_M + (k3_M - k2_M).detach()
             loss_M = loss_M + self.kl_coef * k2_M
         return loss_M, metrics
+
+
+def _checked(answer: object, tokens: Tokens) -> PerToken:
+    """What a loss gave. Raises DataError for anything that would train on wrong numbers: it may be the user's own."""
+    match answer:
+        case (loss_M, dict() as metrics):
+            pass
+        case _:
+            raise DataError(f"loss_fn gave {type(answer).__name__}; give the losses [M] and a dict of metrics [M].")
+    for name, value in (("loss", loss_M), *metrics.items()):
+        shape = getattr(value, "shape", None)
+        if shape is None or not hasattr(value, "is_floating_point") or not value.is_floating_point():
+            raise DataError(f"loss_fn gave {value!r:.60} as {name!r}; give a tensor of floating-point numbers [M].")
+        if shape != tokens.logprobs_M.shape:
+            raise DataError(
+                f"loss_fn gave a {name} of shape {tuple(shape)} for {len(tokens.logprobs_M)} tokens; give one number for "
+                "each, unreduced."
+            )
+    taken = sorted(metrics.keys() & TAKEN)
+    if taken:
+        raise DataError(f"loss_fn gave a metric {taken[0]!r}, which is the name of another; rename it.")
+    if tokens.logprobs_M.requires_grad and not loss_M.requires_grad:
+        raise DataError(
+            "loss_fn gave losses without gradient; compute them from tokens.logprobs_M, not from a copy of it."
+        )
+    return loss_M, metrics
 
 
 def weight_metrics(weights_M: Tensor) -> dict[str, float]:

@@ -30,7 +30,7 @@ MOST_RESTING = 0.9
 def task_kind(task: Task, field: str) -> str:
     """The kind of a task, which one of its fields says. Raises DataError when that is no word or number."""
     value = task.fields.get(field)
-    if not isinstance(value, str | int) or value == "":
+    if not isinstance(value, str | int | float) or value == "":
         raise DataError(
             f"task {task.id!r} has {field!r} = {value!r}, which curriculum.kind_field names as its kind; give it a word or a "
             f"number. Its fields are {', '.join(map(repr, sorted(task.fields))) or 'none'}."
@@ -42,8 +42,8 @@ def task_kind(task: Task, field: str) -> str:
 class Curriculum(Iterator[GroupPlan]):
     """Plans of training groups, until every task was offered `max_epochs` times on average.
 
-    What it draws follows from the seed and from what `record` was told, so a run that is resumed with `state` goes on
-    as the uninterrupted one would.
+    What it draws follows from the seed and from what `record` was told, so a synchronous run that is resumed with
+    `state` goes on as the uninterrupted one would.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Curriculum(Iterator[GroupPlan]):
         unknown = sorted(kind_weights.keys() - self._kinds.keys())
         if unknown:
             raise DataError(
-                f"curriculum.kind_weights names {unknown[0]!r}, but no training task has that as its {kind_field!r}; "
-                f"there are {', '.join(map(repr, sorted(self._kinds)))}."
+                f"curriculum.kind_weights names {', '.join(map(repr, unknown))}, but no training task has that as its "
+                f"{kind_field!r}; there are {', '.join(map(repr, sorted(self._kinds)))}."
             )
         self._weights = {kind: kind_weights.get(kind, 1.0) for kind in sorted(self._kinds)}
         self._num_tasks, self._most_offers = len(tasks), max_epochs * len(tasks)
@@ -85,21 +85,23 @@ class Curriculum(Iterator[GroupPlan]):
         self._orders: dict[str, tuple[int, list[int]]] = {}
         """Of each kind its epoch under way, and the order of its tasks in it."""
         self._offered: Counter[str] = Counter()
-        self._played: Counter[str] = Counter()
+        self._num_played = 0
+        self._recorded: tuple[dict[str, int], int] = ({}, 0)
+        """Both as they were when the last step was recorded."""
         self._history: dict[str, deque[tuple[int, int]]] = {}
         """Of each task the last groups: how many of how many members succeeded."""
         self._resting: set[str] = set()
 
     def __next__(self) -> GroupPlan:
-        # Whose share is the furthest behind (stride scheduling); the first by name among equals.
-        kind = min(self._weights, key=lambda kind: (self._played[kind] + 1) / self._weights[kind])
         while self._offered.total() < self._most_offers:
+            # Whose share is the furthest behind (stride scheduling); the first by name among equals. Offers count, played
+            # or not, so that a kind whose tasks rest leaves its time to the others.
+            kind = min(self._weights, key=lambda kind: (self._offered[kind] + 1) / self._weights[kind])
             task = self._offer(kind)
             share = self._share(task.id)
             if share < 1 and self._draw(kind) >= share:
                 continue
-            position = self._played.total()
-            self._played[kind] += 1
+            position, self._num_played = self._num_played, self._num_played + 1
             return GroupPlan(
                 task=task, position=position, group_size=self._group_size, sampling=self._sampling, split="train",
                 label=f"{self._label}{position}",
@@ -107,7 +109,9 @@ class Curriculum(Iterator[GroupPlan]):
         raise StopIteration
 
     def record(self, groups: Iterable[TrajectoryGroup]) -> None:
-        """Remember how often these tasks succeeded: a reward of at least `success_threshold`."""
+        """Remember that a step was trained on these groups, and how often their tasks succeeded: a reward of at least
+        `success_threshold`."""
+        self._recorded = (dict(self._offered), self._num_played)
         if self._select == "all":
             return
         for group in groups:
@@ -138,20 +142,22 @@ class Curriculum(Iterator[GroupPlan]):
         return {
             "rollout/curriculum/seen_tasks": float(len(self._history)),
             "rollout/curriculum/resting_tasks": float(len(self._resting)),
-            "rollout/curriculum/passed_over": 1 - self._played.total() / offered if offered else 0.0,
+            "rollout/curriculum/passed_over": 1 - self._num_played / offered if offered else 0.0,
         }
 
     def state(self) -> dict[str, Json]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps: how things stood after the last recorded step."""
+        offered, num_played = self._recorded
         return {
-            "offered": dict(self._offered),
-            "played": dict(self._played),
+            "offered": offered,
+            "num_played": num_played,
             "history": {task_id: [list(pair) for pair in kept] for task_id, kept in self._history.items()},
         }
 
     def restore(self, state: Mapping[str, Json]) -> None:
         """Go on after `state`."""
-        self._offered, self._played = Counter(state["offered"]), Counter(state["played"])
+        self._offered, self._num_played = Counter(state["offered"]), int(state["num_played"])
+        self._recorded = (dict(self._offered), self._num_played)
         self._history = {
             task_id: deque(((right, count) for right, count in kept), maxlen=self._history_groups)
             for task_id, kept in state["history"].items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ _CAPACITY = 256
 """Entries that may wait for the server; later ones are left out until it keeps up."""
 
 _CLOSE_SECONDS = 60.0
+_MAX_METRIC_NAME_LENGTH = 250
 _MAX_PARAM_LENGTH = 500
 _RUN_FILE = "mlflow.json"
 
@@ -56,7 +58,7 @@ class MlflowTracker:
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        entries = [Metric(name, value, now, step) for name, value in metrics.items() if isfinite(value)]
+        entries = [Metric(_metric_name(name), value, now, step) for name, value in metrics.items() if isfinite(value)]
         self._submit(lambda: self._client.log_batch(self._run_id, metrics=entries))
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
@@ -152,3 +154,10 @@ class MlflowTracker:
 
 def _plain(messages: Sequence[Message]) -> list[Any]:
     return json.loads(encode(messages))
+
+
+def _metric_name(name: str) -> str:
+    """A name that MLflow takes: it refuses a whole batch for one that it does not like. Kinds of tasks and components of
+    rewards are named by users."""
+    parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
+    return "/".join(part.strip(".") or "_" for part in parts)[:_MAX_METRIC_NAME_LENGTH]

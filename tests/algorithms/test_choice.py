@@ -110,8 +110,33 @@ REFUSED = [
     ),
     (
         ["advantage_method=pass_at_k", "pass_k=9"],
-        "algorithm.pass_k: is 9, but a group has 8 episodes, so pass@9 is not defined; lower it, or raise "
-        "batch.group_size.",
+        "algorithm.pass_k: is 9, but a group has 8 episodes, and with one subset of 9 at most there is nothing to compare: "
+        "every advantage would be 0. Lower it, or raise batch.group_size.",
+    ),
+    (
+        ["advantage_method=pass_at_k", "batch.group_size=2"],
+        "algorithm.pass_k: is 2, but a group has 2 episodes, and with one subset of 2 at most there is nothing to compare: "
+        "every advantage would be 0. Lower it, or raise batch.group_size.",
+    ),
+    (
+        ["loss_fn=gspo", "off_policy_correction=sequence_tis"],
+        "algorithm.off_policy_correction: is 'sequence_tis', which stands in place of each token's ratio, but 'gspo' has one "
+        "ratio for the whole trajectory; use 'sequence_mask', or policy_ratio = 'three_policy'.",
+    ),
+    (
+        ["advantage_method=mine:estimate", "turn_rewards=sum"],
+        "algorithm.turn_rewards: is 'sum', but advantage_method = 'mine:estimate' reads the reward of every turn; leave it "
+        "out.",
+    ),
+    (
+        ["loss_fn=mine:loss", "advantage_normalization=false", "advantage_std=population"],
+        "algorithm.advantage_std: is given, but nothing is divided by a standard deviation unless advantage_normalization = "
+        "true; leave it out.",
+    ),
+    (
+        ["curriculum.select=mixed", "schedule.max_epochs=2", "batch.group_size=2", "curriculum.history_groups=1"],
+        "curriculum.history_groups: is 1, which with batch.group_size = 2 is too little to tell how hard a task is: one lucky "
+        "episode would put it to rest. Make their product at least 4.",
     ),
     (
         ["advantage_method=monte_carlo", "turn_rewards=sum"],
@@ -281,8 +306,8 @@ WARNED = [
     ),
     (
         ["policy_ratio=three_policy"],
-        "algorithm.policy_ratio: is 'three_policy' with one pass over each batch: the ratio that 'ppo' bounds is then "
-        "always 1. Set num_passes, or use 'two_policy'.",
+        "algorithm.policy_ratio: is 'three_policy' with one pass over each batch: the ratio to the policy "
+        "before the step is then always 1. Set num_passes, or use 'two_policy'.",
     ),
 ]
 

@@ -140,14 +140,32 @@ def test_gradients_equal_finite_differences(loss_fn, seed):
         assert (total(above) - total(below)) / (2 * step) == pytest.approx(gradient[place], abs=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(), (4, 1), (2,)])
-def test_a_loss_that_is_not_one_number_a_token_is_refused(shape):
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda one: (one.logprobs_M.sum(), {}), r"a loss of shape \(\) for 4 tokens; give one number for each"),
+        (lambda one: (one.logprobs_M[:, None], {}), r"a loss of shape \(4, 1\) for 4 tokens"),
+        (lambda one: (one.logprobs_M.sum(), {"loss": one.logprobs_M}), r"a loss of shape \(\) for 4 tokens"),
+        (lambda one: (one.logprobs_M, {"clipped": one.logprobs_M[:2]}), r"a clipped of shape \(2,\) for 4 tokens"),
+        (lambda one: one.logprobs_M, "gave Tensor; give the losses"),
+        (lambda one: (one.logprobs_M, None), "gave tuple; give the losses"),
+        (lambda one: (one.logprobs_M, {"clipped": 0.5}), "gave 0.5 as 'clipped'; give a tensor"),
+        (
+            lambda one: (one.logprobs_M, {"clipped": one.logprobs_M > 0}),
+            "as 'clipped'; give a tensor of floating-point",
+        ),
+        (lambda one: (one.logprobs_M, {"entropy": one.logprobs_M}), "a metric 'entropy', which is the name of another"),
+        (lambda one: (one.logprobs_M.detach(), {}), "losses without gradient"),
+    ],
+)
+def test_a_loss_of_the_users_own_that_would_train_on_wrong_numbers_is_refused(answer, message):
+    new = torch.tensor(NEW, requires_grad=True)
     tokens = Tokens(
-        logprobs_M=torch.tensor(NEW), old_M=torch.tensor(OLD), advantages_M=torch.tensor(ADVANTAGES),
+        logprobs_M=new, old_M=torch.tensor(OLD), advantages_M=torch.tensor(ADVANTAGES),
         trajectory_M=torch.zeros(4, dtype=torch.long),
     )  # fmt: skip
-    objective = Objective.from_config("mine", {}, {"mine": lambda _: (torch.zeros(shape), {})})
-    with pytest.raises(DataError, match=r"loss_fn gave a loss of shape .* for 4 tokens; give one number for each"):
+    objective = Objective.from_config("mine", {}, {"mine": answer})
+    with pytest.raises(DataError, match=message):
         objective(tokens, sampled_M=torch.tensor(OLD))
 
 

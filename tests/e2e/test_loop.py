@@ -108,6 +108,19 @@ def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resu
     assert rewound == ["killed/0", "killed/1"]
 
 
+def test_a_run_that_failed_right_after_its_warm_start_resumes_from_it(tmp_path: Path) -> None:
+    strict = ("schedule.max_steps=1", "evaluation.allow_zero_baseline=false", "warm_start.steps=1")
+    trainer = trainer_of(tmp_path, *strict)
+    with pytest.raises(GateError):
+        trainer.train()
+    assert trainer.folder is not None
+    # What the error advises.
+    again = MultiTurnRLTrainer.attach(trainer.folder.path, overrides=["evaluation.allow_zero_baseline=true"])
+    result = again.train(resume=True)
+    assert result is not None
+    assert (result.status, result.step) == ("completed", 1)
+
+
 def test_no_success_before_training_stops_the_run_and_says_why(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, "warm_start.steps=1", "evaluation.allow_zero_baseline=false", "schedule.max_steps=1")
     with pytest.raises(GateError, match=r"none of 4 validation episodes succeeded.*warm_start"):

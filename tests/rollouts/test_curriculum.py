@@ -119,6 +119,19 @@ def test_only_the_last_groups_count_so_a_task_that_starts_to_succeed_comes_back(
     assert order.metrics()["rollout/curriculum/resting_tasks"] == 1
 
 
+def test_a_kind_whose_tasks_all_rest_leaves_its_time_to_the_others() -> None:
+    tasks = tasks_of(easy=20, mixed=20)
+    order = curriculum(tasks, max_epochs=10, select="mixed", kind_field="kind")
+    plays = Counter()
+    for plan in order:
+        kind = plan.task.fields["kind"]
+        plays[kind] += 1
+        order.record([played(plan.task, 1.0 if kind == "easy" else 0.5)])
+    # Ten epochs of the one; of the other the first, and a tenth of nine more: 20 + 18.
+    assert plays["mixed"] == 200
+    assert 25 <= plays["easy"] <= 50
+
+
 def test_groups_that_were_lost_say_nothing_of_a_task() -> None:
     (task,) = tasks_of(a=1)
     order = curriculum([task], select="mixed")
@@ -141,6 +154,7 @@ def test_after_a_resume_the_same_tasks_are_played(seed: int, select: str, cut: i
 
     whole, rng = new(), random.Random(1)
     first = play(whole, cut, rng)
+    whole.record([])
     state = json.loads(json.dumps(whole.state()))
     rest = play(whole, 100, rng)
     again = new()
@@ -175,5 +189,8 @@ def test_a_task_without_kind_and_a_weight_without_task_are_refused() -> None:
     tasks = tasks_of(a=2, b=2)
     with pytest.raises(DataError, match=r"task 'a0' has 'domain' = None.*Its fields are 'kind'\."):
         curriculum(tasks, kind_field="domain")
+    for kind in ("", None, ["a"]):
+        with pytest.raises(DataError, match="give it a word or a number"):
+            curriculum([Task(id="t", messages=(), fields={"kind": kind})], kind_field="kind")
     with pytest.raises(DataError, match=r"kind_weights names 'c', but .* there are 'a', 'b'\."):
         curriculum(tasks, kind_field="kind", kind_weights={"c": 2.0})

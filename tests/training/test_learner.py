@@ -416,6 +416,15 @@ def test_the_divergence_can_be_a_part_of_the_reward(tiny_policy, turn, group):
                 total += sum(-1.0 - logprobs[place, ids[0, place + 1]].item() for place in places)
             every.append(total)
             assert penal.reward.total == pytest.approx(-0.5 * total, abs=1e-4)
+    # Rewards per turn stay so: each turn pays for its own tokens.
+    fork_rewarded = replace(played.trajectories[0], reward=Reward(total=1.0, per_turn={0: 0.0, 1: 0.25, 2: 0.75}))
+    per_turn = replace(played, trajectories=(fork_rewarded, played.trajectories[1]))
+    (changed,), _ = penalized([per_turn], TorchLearner(policy), coef=0.5)
+    first = changed.trajectories[0]
+    paid = {turn_id: first.reward.per_turn[turn_id] - fork_rewarded.reward.per_turn[turn_id] for turn_id in (0, 1, 2)}
+    assert sum(paid.values()) == pytest.approx(-0.5 * every[0], abs=1e-4)
+    assert all(paid.values())
+    assert first.reward.total == pytest.approx(sum(first.reward.per_turn.values()))
     # 3 + 1 + 2 tokens of the fork and 2 of the other.
     assert metrics["training/reference_kl_k1"] == pytest.approx(sum(every) / 8, abs=1e-4)
 
