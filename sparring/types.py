@@ -118,6 +118,8 @@ class Turn:
     """The assistant message that these tokens were parsed into."""
     num_computed_tokens: int
     seconds: float
+    stop_text: str | None = None
+    """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
 
     @property
     def oldest_version(self) -> int:

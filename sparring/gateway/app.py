@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import TypeAlias, TypeVar
 
@@ -27,6 +27,8 @@ from sparring.sessions import Session
 from sparring.types import Json
 
 _logger = logging.getLogger(__name__)
+
+_MAX_DEPTH = 200
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
 Answer = TypeVar("Answer")
@@ -88,10 +90,21 @@ async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGen
     """An answer as it is sampled; played again from its first token where it was sampled before."""
 
     def visible_text() -> VisibleText:
-        return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop))
+        return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop), asked.stop)
 
     texts = [visible_text() for _ in range(asked.num_answers)]
     begun: set[int] = set()
+    reasoned: set[int] = set()
+
+    def told(index: int, delta: str, *, is_over: bool) -> Iterator[Part]:
+        """More of the text, after the reasoning that it follows from."""
+        reasoning = texts[index].reasoning
+        if reasoning and index not in reasoned and (delta or is_over):
+            reasoned.add(index)
+            yield Reasoning(index, reasoning)
+        if delta:
+            yield Text(index, delta)
+
     async for bunch in delivery.sampled():
         by_answer: dict[int, list[int]] = {}
         for index, token in bunch:
@@ -100,15 +113,13 @@ async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGen
             if index not in begun:
                 begun.add(index)
                 yield Begin(index)
-            if delta := texts[index].push(tokens):
-                yield Text(index, delta)
+            for part in told(index, texts[index].push(tokens), is_over=False):
+                yield part
     for index, turn in enumerate(await delivery.turns()):
         if index not in begun:
             yield Begin(index)
-        if delta := texts[index].finish(turn.message):
-            yield Text(index, delta)
-        if reasoning := turn.message.get("reasoning_content"):
-            yield Reasoning(index, reasoning)
+        for part in told(index, texts[index].finish(turn.message), is_over=True):
+            yield part
         for number, call in enumerate(turn.message.get("tool_calls", ())):
             yield Call(index, number, call)
         yield End(index, turn)
@@ -119,16 +130,16 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream; a failure after the first is told as an event, since the status is sent already."""
     parts = _parts(asked, delivery, session)
-    is_first = True
+    num_sent = 0
     try:
         async for event in dialect.stream(asked, parts, head):
             yield event
-            is_first = False
+            num_sent += 1
         delivery.is_delivered = True
     except Exception as failure:
-        if is_first:
+        if num_sent == 0:
             raise
-        yield dialect.error_event(_api_error(failure))
+        yield dialect.error_event(_api_error(failure), num_sent)
     finally:
         await parts.aclose()
 
@@ -191,10 +202,25 @@ async def _body(request: Request, max_bytes: int) -> bytes:
 
 
 def _decoded(body: bytes) -> Json:
+    """What a body says. Raises ApiError 400 also for JSON that could not be worked with, or not be sent back in an
+    answer or an error: nested too deeply, half a character, a number beyond all floats."""
     try:
-        return json.loads(body, parse_constant=_refused_constant)
+        decoded = json.loads(body, parse_constant=_refused_constant)
+        json.dumps(decoded, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
+    if _depth(decoded) > _MAX_DEPTH:
+        raise ApiError(400, f"The body is nested deeper than {_MAX_DEPTH} levels; flatten it.", code="invalid_json")
+    return decoded
+
+
+def _depth(value: Json) -> int:
+    """How many lists and objects stand within each other."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 def _refused_constant(name: str) -> None:

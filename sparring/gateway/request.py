@@ -102,7 +102,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """The reasoning, whole."""
+    """The reasoning, whole; before the content where the policy reasoned first."""
 
     index: int
     text: str
@@ -145,13 +145,13 @@ class Dialect(Protocol):
         ...
 
     def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
-        """The events of a stream. What `parts` raises passes."""
+        """The events of a stream, one by one. What `parts` raises passes."""
         ...
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
         """An error as the body of an answer."""
         ...
 
-    def error_event(self, error: ApiError) -> bytes:
-        """An error in the middle of a stream."""
+    def error_event(self, error: ApiError, num_sent: int) -> bytes:
+        """An error in the middle of a stream, after so many events."""
         ...

@@ -15,7 +15,7 @@ from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.matching import CanonicalHistory, canonical_history, num_shared, request_digest
 from sparring.sessions.seeds import turn_seed
-from sparring.types import Completion, Message, SampleRequest, Sampling, ToolSchema, Turn
+from sparring.types import Completion, Message, SampleRequest, Sampling, StopReason, ToolSchema, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,16 @@ class Session:
             message=_with_unique_call_ids(self.read(completion.token_ids, tools, request.stop_texts), turn_id),
             num_computed_tokens=completion.num_computed_tokens,
             seconds=seconds,
+            stop_text=self._stop_text(completion, request.stop_texts),
         )
+
+    def _stop_text(self, completion: Completion, stop_texts: Sequence[str]) -> str | None:
+        """The stop text that an answer reached first; None when a stop id or the limit ended it."""
+        if completion.stop_reason is not StopReason.STOP or completion.token_ids[-1] in self._chat.stop_ids:
+            return None
+        text = self._chat.decode(completion.token_ids)
+        ends = {text.index(stop) + len(stop): stop for stop in stop_texts if stop in text}
+        return ends[min(ends)] if ends else None
 
 
 def _with_unique_call_ids(message: Message, turn_id: int) -> Message:

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
-from sparring.chat import ByteTokenizer, TemplateChat
-from sparring.engines.scripted import Answer, ScriptedEngine
+from sparring.chat import ByteTokenizer
+from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway import EpisodeDoors, Gateway, ModelServer
 from sparring.gateway.app import create_app
 from sparring.gateway.streaming import VisibleText
-from sparring.sessions import Session
-from sparring.types import SampleRequest, Sampling
-
-CHAT = TemplateChat(ByteTokenizer())
-USER: Any = {"role": "user", "content": "find b"}
-TOOL: Any = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
-CALL = '<tool_call>{"name":"get","arguments":{"key":"b"}}</tool_call>'
-
-
-def session(script: Callable[[SampleRequest], Answer] | Sequence[Answer], **options: Any) -> Session:
-    engine = ScriptedEngine(script, encode=ByteTokenizer().encode, **options)
-    return Session(id="episode", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200))
-
-
-def through_gateway(door: Session, play: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
-    """Play with the stock client against a real server on a free port."""
-
-    async def run() -> Any:
-        async with Gateway() as gateway, door:
-            entry = gateway.register(door)
-            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=10) as client:
-                return await play(client)
-
-    return asyncio.run(run())
+from sparring.types import Sampling
+from tests.gateway.builders import CALL, CHAT, TOOL, USER, breaking_off_session, raw, session, through_gateway
 
 
 def test_a_tool_round_trip_is_one_line_of_turns() -> None:
@@ -142,6 +118,11 @@ def test_limits_of_the_request_are_honored_and_told() -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"extra_body": {"beam_width": 4}}, "beam_width"),
         ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": {}}]}, "messages.0.content"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"required": 5}}}]},
+            "tools.0.function.parameters",
+        ),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
     ],
 )
@@ -186,25 +167,13 @@ def test_failures_of_a_turn_have_a_status_and_are_not_retried(failure: Exception
 
 
 def test_a_failure_mid_stream_is_an_event_of_the_stream() -> None:
-    class BreaksOff:
-        def __init__(self) -> None:
-            self._engine = ScriptedEngine(["ab"], encode=ByteTokenizer().encode)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._engine, name)
-
-        async def sample(self, request: SampleRequest, on_token: Any = None) -> Any:
-            await self._engine.sample(request, on_token)
-            raise PolicyTimeout("the policy took too long")
-
     async def play(client: openai.AsyncOpenAI) -> None:
         stream = await client.chat.completions.create(model="any", messages=[USER], stream=True)
         with pytest.raises(openai.APIError, match="took too long"):
             async for _ in stream:
                 pass
 
-    door = Session(id="episode", engine=BreaksOff(), chat=CHAT, sampling=Sampling())
-    through_gateway(door, play)
+    through_gateway(breaking_off_session(), play)
 
 
 def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
@@ -228,14 +197,6 @@ def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
     asyncio.run(run())
 
 
-def raw(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
-    async def run() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            return await client.request(method, path, **options)
-
-    return asyncio.run(run())
-
-
 def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
     doors = EpisodeDoors("policy")
     door = session(["a"])
@@ -247,9 +208,10 @@ def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
         (raw(app, "POST", path, content=b"{", headers=headers), 400, "invalid_json"),
         (raw(app, "POST", path, content=b"[" * 90, headers=headers), 400, "invalid_json"),
         (raw(app, "POST", path, content=b"[1]", headers=headers), 400, None),
+        (raw(app, "POST", path, content=b'{"logit_bias":"\\ud800"}', headers=headers), 400, "invalid_json"),
         (raw(app, "POST", path, content=b" " * 101, headers=headers), 413, "body_too_large"),
         (raw(app, "POST", path, content=b"{}"), 401, "invalid_api_key"),
-        (raw(app, "GET", "/v1/responses", headers=headers), 404, None),
+        (raw(app, "GET", "/v1/embeddings", headers=headers), 404, None),
         (raw(app, "GET", path, headers=headers), 405, None),
     ]:
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)

@@ -6,12 +6,13 @@ A field that would change what is sampled and that we cannot honor is refused wi
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 import pydantic
 
+from sparring.gateway.dialects.events import unnamed_event
+from sparring.gateway.dialects.validation import Lenient, Parameters, StopText, Strict, validated
 from sparring.gateway.request import ApiError, Asked, Begin, Call, End, Head, Part, Reasoning, Text
 from sparring.types import Json, Message, StopReason, Turn
 
@@ -35,32 +36,23 @@ _INERT = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "servic
 """Fields without any bearing on what is sampled."""
 
 
-_StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
-
-
-class _Lenient(pydantic.BaseModel):
-    """What clients send back of our own messages holds more keys than we need."""
-
-    model_config = pydantic.ConfigDict(strict=True, extra="ignore")
-
-
-class _Function(_Lenient):
+class _Function(Lenient):
     name: str
     arguments: str = ""
 
 
-class _ToolCall(_Lenient):
+class _ToolCall(Lenient):
     id: str = ""
     type: Literal["function"] = "function"
     function: _Function
 
 
-class _TextPart(_Lenient):
+class _TextPart(Lenient):
     type: Literal["text"]
     text: str
 
 
-class _Message(_Lenient):
+class _Message(Lenient):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_TextPart] | None = None
     tool_calls: list[_ToolCall] | None = None
@@ -69,25 +61,23 @@ class _Message(_Lenient):
     reasoning_content: str | None = None
 
 
-class _ToolFunction(_Lenient):
+class _ToolFunction(Lenient):
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
 
 
-class _Tool(_Lenient):
+class _Tool(Lenient):
     type: Literal["function"]
     function: _ToolFunction
 
 
-class _StreamOptions(_Lenient):
+class _StreamOptions(Lenient):
     include_usage: bool = False
 
 
-class _Request(pydantic.BaseModel):
+class _Request(Strict):
     """What we read of a request; `max_completion_tokens` and `max_tokens` mean the same."""
-
-    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
     model: str
     messages: list[_Message] = pydantic.Field(min_length=1)
@@ -100,7 +90,7 @@ class _Request(pydantic.BaseModel):
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
     seed: int | None = None
     n: int | None = pydantic.Field(default=None, ge=1, le=64)
-    stop: Annotated[list[_StopText], pydantic.Field(max_length=16)] | None = None
+    stop: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
     logprobs: bool | None = None
 
     @pydantic.field_validator("stop", mode="before")
@@ -126,7 +116,7 @@ class ChatCompletions:
     id_prefix = "chatcmpl-"
 
     def read(self, body: Json) -> Asked:
-        request = _read(body)
+        request = validated(body, _Request, only=_ONLY, inert=_INERT)
         return Asked(
             model=request.model,
             messages=request.plain_messages,
@@ -159,7 +149,7 @@ class ChatCompletions:
 
         def chunk(index: int, delta: Mapping[str, Json], finish: str | None = None, logprobs: Json = None) -> bytes:
             choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-            return _event({**about, "choices": [choice]})
+            return unnamed_event({**about, "choices": [choice]})
 
         async for part in parts:
             match part:
@@ -176,62 +166,19 @@ class ChatCompletions:
                     yield chunk(index, {}, _finish_reason(turn), _logprobs(turn) if asked.wants_logprobs else None)
         options = asked.request.stream_options
         if options is not None and options.include_usage:
-            yield _event({**about, "choices": [], "usage": _usage(turns)})
+            yield unnamed_event({**about, "choices": [], "usage": _usage(turns)})
         yield b"data: [DONE]\n\n"
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
         kind = "invalid_request_error" if error.status < 500 else "server_error"
         return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
 
-    def error_event(self, error: ApiError) -> bytes:
-        return _event(self.error(error))
-
-
-def _read(body: Json) -> _Request:
-    if not isinstance(body, dict):
-        raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
-    for field, allowed in _ONLY.items():
-        given = body.get(field)
-        if not any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in allowed):
-            choices = " or ".join(f"{field}={value!r}" for value in allowed[1:])
-            raise ApiError(
-                400,
-                f"{field}={str(given)[:80]} is not supported here and would change what is sampled; "
-                f"leave it out{f' or send {choices}' if choices else ''}.",
-                code="unsupported_parameter",
-                param=field,
-            )
-    read = {field: value for field, value in body.items() if field not in _ONLY and field not in _INERT}
-    try:
-        return _Request.model_validate(read)
-    except pydantic.ValidationError as error:
-        # Of the alternatives that a value may have, the one that was meant got furthest.
-        problem = max(error.errors(include_url=False), key=lambda one: len(_place(body, one["loc"])))
-        where = _place(body, problem["loc"])
-        code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
-        raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
-
-
-def _place(body: Json, location: Sequence[int | str]) -> str:
-    """Where in the body a problem is; pydantic also names the alternatives that it tried."""
-    path = []
-    for part in location:
-        if isinstance(part, int) and isinstance(body, list) and part < len(body):
-            body = body[part]
-        elif isinstance(part, str) and isinstance(body, dict):
-            body = body.get(part)
-        else:
-            continue
-        path.append(str(part))
-    return ".".join(path)
+    def error_event(self, error: ApiError, num_sent: int) -> bytes:
+        return unnamed_event(self.error(error))
 
 
 def _head(head: Head, kind: str) -> dict[str, Json]:
     return {"id": head.id, "object": kind, "created": head.created, "model": head.model}
-
-
-def _event(content: Mapping[str, Json]) -> bytes:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
 
 
 def _finish_reason(turn: Turn) -> str:

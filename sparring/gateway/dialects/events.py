@@ -1,0 +1,19 @@
+"""Server-sent events that hold JSON (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sparring.types import Json
+
+# JSON stays ASCII: some clients end a line at U+2028 and its like too.
+
+
+def unnamed_event(content: Mapping[str, Json]) -> bytes:
+    return f"data: {json.dumps(content)}\n\n".encode()
+
+
+def named_event(content: Mapping[str, Json]) -> bytes:
+    """An event whose name is its content's type."""
+    return f"event: {content['type']}\ndata: {json.dumps(content)}\n\n".encode()

@@ -1,0 +1,42 @@
+"""What comes back of earlier answers, as the messages that sessions recognise as their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from sparring.types import Json, Message
+
+
+class TextPart(Protocol):
+    """A part of content that is text."""
+
+    @property
+    def text(self) -> str: ...
+
+
+def text_of(content: str | Sequence[TextPart] | None) -> str:
+    """Content as one string."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text for part in content)
+
+
+def tool_call(id: str, name: str, arguments: str) -> dict[str, Json]:
+    """A call as sessions spell it; `arguments` is JSON text."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def joined(messages: Iterable[Message]) -> list[Message]:
+    """The messages, with an answer that came in pieces put together: its text and its calls, which some APIs send as
+    items of their own. Two texts in a row are two answers, since no answer has two."""
+    result: list[Message] = []
+    for message in messages:
+        last: Message = result[-1] if result else {"role": None}
+        if last["role"] == message["role"] == "assistant" and not (last["content"] and message["content"]):
+            calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
+            whole = {"role": "assistant", "content": last["content"] or message["content"]}
+            result[-1] = {**whole, "tool_calls": calls} if calls else whole
+        else:
+            result.append(message)
+    return result

@@ -1,0 +1,275 @@
+"""Anthropic's Messages, in and out (https://docs.anthropic.com/en/api/messages).
+
+Content is a list of blocks: calls and their results stand in it, where sessions have messages of their own. Thinking
+that comes back is dropped, since the session has the exact tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias, final
+
+import pydantic
+
+from sparring.gateway.dialects.events import named_event
+from sparring.gateway.dialects.history import joined, text_of, tool_call
+from sparring.gateway.dialects.validation import Lenient, Parameters, StopText, Strict, validated
+from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Text
+from sparring.types import Json, Message, StopReason, Turn
+
+_AUTO = {"type": "auto"}
+
+_ONLY: Mapping[str, tuple[Json, ...]] = {
+    "container": (None,),
+    "context_management": (None,),
+    "mcp_servers": (None, []),
+    "output_config": (None, {}),
+    "thinking": (None, {"type": "disabled"}),
+    "tool_choice": (None, _AUTO, {**_AUTO, "disable_parallel_tool_use": False}),
+    "top_k": (None,),
+}
+"""Fields that we accept with these values alone, which change nothing."""
+
+_INERT = frozenset({"cache_control", "inference_geo", "metadata", "service_tier"})
+"""Fields without any bearing on what is sampled."""
+
+_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+"""By status (https://docs.anthropic.com/en/api/errors); else invalid_request_error, or api_error from 500 on."""
+
+
+class _TextBlock(Lenient):
+    type: Literal["text"]
+    text: str
+
+
+class _ToolUse(Lenient):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+    @property
+    def call(self) -> dict[str, Json]:
+        return tool_call(self.id, self.name, json.dumps(self.input, ensure_ascii=False))
+
+
+class _ToolResult(Lenient):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[_TextBlock] | None = None
+    is_error: bool | None = None
+
+    @property
+    def message(self) -> Message:
+        """The policy has nothing but the text to see an error by."""
+        text = text_of(self.content)
+        is_untold = self.is_error and "error" not in text.lower()
+        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": f"Error: {text}" if is_untold else text}
+
+
+class _Thinking(Lenient):
+    type: Literal["thinking", "redacted_thinking"]
+
+
+_UserBlock: TypeAlias = Annotated[_TextBlock | _ToolResult, pydantic.Field(discriminator="type")]
+_AssistantBlock: TypeAlias = Annotated[_TextBlock | _ToolUse | _Thinking, pydantic.Field(discriminator="type")]
+
+
+class _UserMessage(Lenient):
+    role: Literal["user"]
+    content: str | Annotated[list[_UserBlock], pydantic.Field(min_length=1)]
+
+    @property
+    def messages(self) -> list[Message]:
+        """The results, then what else the user says."""
+        if isinstance(self.content, str):
+            return [{"role": "user", "content": self.content}]
+        results = [block.message for block in self.content if isinstance(block, _ToolResult)]
+        texts = [block for block in self.content if isinstance(block, _TextBlock)]
+        return [*results, {"role": "user", "content": text_of(texts)}] if texts else results
+
+
+class _AssistantMessage(Lenient):
+    role: Literal["assistant"]
+    content: str | list[_AssistantBlock]
+
+    @property
+    def messages(self) -> list[Message]:
+        if isinstance(self.content, str):
+            return [{"role": "assistant", "content": self.content}]
+        text = text_of([block for block in self.content if isinstance(block, _TextBlock)])
+        calls = [block.call for block in self.content if isinstance(block, _ToolUse)]
+        return [{"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}]
+
+
+_AnyMessage: TypeAlias = Annotated[_UserMessage | _AssistantMessage, pydantic.Field(discriminator="role")]
+
+
+class _Tool(Lenient):
+    type: Literal["custom"] | None = None
+    name: str
+    description: str | None = None
+    input_schema: Parameters
+
+    @property
+    def plain(self) -> dict[str, Json]:
+        """As chat completions spell it."""
+        about = {"name": self.name, "description": self.description, "parameters": self.input_schema}
+        return {"type": "function", "function": {key: value for key, value in about.items() if value is not None}}
+
+
+class _Request(Strict):
+    """What we read of a request."""
+
+    model: str
+    max_tokens: int = pydantic.Field(ge=1)
+    messages: list[_AnyMessage] = pydantic.Field(min_length=1)
+    system: str | list[_TextBlock] | None = None
+    tools: list[_Tool] | None = None
+    stop_sequences: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
+    temperature: float | None = pydantic.Field(default=None, ge=0, le=1)
+    top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
+    stream: bool | None = None
+
+    @property
+    def plain_messages(self) -> list[Message]:
+        """As sessions take them."""
+        return joined(plain for message in self.messages for plain in message.messages)
+
+
+@final
+class Messages:
+    """Anthropic's Messages."""
+
+    id_prefix = "msg_"
+
+    def read(self, body: Json) -> Asked:
+        request = validated(body, _Request, only=_ONLY, inert=_INERT)
+        if request.messages[-1].role == "assistant":
+            where = f"messages.{len(request.messages) - 1}.role"
+            raise ApiError(
+                400,
+                f"{where}: the last message is the assistant's, and an answer cannot be begun for the policy; end with a "
+                "message of the user.",
+                code="invalid_value",
+                param=where,
+            )
+        return Asked(
+            model=request.model,
+            messages=request.plain_messages,
+            tools=[tool.plain for tool in request.tools or ()],
+            instructions=text_of(request.system) or None,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=tuple(request.stop_sequences or ()),
+            stream=bool(request.stream),
+        )
+
+    def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
+        turn = turns[0]
+        message = turn.message
+        calls = message.get("tool_calls", ())
+        content = [_text_block(message["content"])] if message["content"] or not calls else []
+        content += [{**_tool_use_block(call), "input": _input(call)} for call in calls]
+        return {**_message(head), "content": content, **_stop(turn), "usage": _usage(turn)}
+
+    async def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
+        told = _Stream(head)
+        async for part in parts:
+            for event in told.events(part):
+                yield event
+
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": str(error)}}
+
+    def error_event(self, error: ApiError, num_sent: int) -> bytes:
+        return named_event(self.error(error))
+
+
+@final
+class _Stream:
+    """The events of one answer: each block opened, filled and closed."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._num_blocks = 0
+
+    def events(self, part: Part) -> Iterator[bytes]:
+        """Calls are told with the end, which follows them at once."""
+        match part:
+            case Begin():
+                # How long the prompt is, the end tells.
+                usage = {"input_tokens": 0, "output_tokens": 0}
+                message = {**_message(self._head), "content": [], "stop_reason": None, "stop_sequence": None}
+                yield named_event({"type": "message_start", "message": {**message, "usage": usage}})
+            case Text(_, text):
+                if self._num_blocks == 0:
+                    yield self._opened(_text_block(""))
+                yield self._delta({"type": "text_delta", "text": text})
+            case End(_, turn):
+                yield from self._end(turn)
+
+    def _opened(self, block: Mapping[str, Json]) -> bytes:
+        self._num_blocks += 1
+        return named_event({"type": "content_block_start", "index": self._num_blocks - 1, "content_block": block})
+
+    def _delta(self, delta: Mapping[str, Json]) -> bytes:
+        return named_event({"type": "content_block_delta", "index": self._num_blocks - 1, "delta": delta})
+
+    def _closed(self) -> bytes:
+        return named_event({"type": "content_block_stop", "index": self._num_blocks - 1})
+
+    def _end(self, turn: Turn) -> Iterator[bytes]:
+        calls = turn.message.get("tool_calls", ())
+        if self._num_blocks == 0 and not calls:
+            yield self._opened(_text_block(""))
+        if self._num_blocks > 0:
+            yield self._closed()
+        for call in calls:
+            yield self._opened({**_tool_use_block(call), "input": {}})
+            yield self._delta({"type": "input_json_delta", "partial_json": json.dumps(_input(call))})
+            yield self._closed()
+        yield named_event({"type": "message_delta", "delta": _stop(turn), "usage": _usage(turn)})
+        yield named_event({"type": "message_stop"})
+
+
+def _message(head: Head) -> dict[str, Json]:
+    return {"id": head.id, "type": "message", "role": "assistant", "model": head.model}
+
+
+def _text_block(text: str) -> dict[str, Json]:
+    return {"type": "text", "text": text}
+
+
+def _tool_use_block(call: Mapping[str, Json]) -> dict[str, Json]:
+    return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
+
+
+def _input(call: Mapping[str, Json]) -> Json:
+    """The arguments of a call; a number that JSON has no word for, such as 1e999, becomes text."""
+    return json.loads(call["function"]["arguments"], parse_constant=str)
+
+
+def _stop(turn: Turn) -> dict[str, Json]:
+    reason, stop_text = "end_turn", None
+    if turn.stop_reason is StopReason.LENGTH:
+        reason = "max_tokens"
+    elif turn.message.get("tool_calls"):
+        reason = "tool_use"
+    elif turn.stop_text is not None:
+        reason, stop_text = "stop_sequence", turn.stop_text
+    return {"stop_reason": reason, "stop_sequence": stop_text}
+
+
+def _usage(turn: Turn) -> dict[str, Json]:
+    return {"input_tokens": len(turn.prompt_ids), "output_tokens": len(turn.token_ids)}

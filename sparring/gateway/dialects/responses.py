@@ -1,0 +1,376 @@
+"""OpenAI's Responses, in and out (https://platform.openai.com/docs/api-reference/responses).
+
+An answer is a list of items: reasoning, a message, calls. They come back as items too, and are put together again to
+the one message that the session played; reasoning is dropped, since the session has the exact tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias, final
+
+import pydantic
+
+from sparring.gateway.dialects.chat_completions import ChatCompletions
+from sparring.gateway.dialects.events import named_event
+from sparring.gateway.dialects.history import joined, text_of, tool_call
+from sparring.gateway.dialects.validation import Lenient, Parameters, Strict, validated
+from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Reasoning, Text
+from sparring.types import Json, Message, StopReason, Turn
+
+_ONLY: Mapping[str, tuple[Json, ...]] = {
+    "background": (None, False),
+    "context_management": (None, []),
+    "conversation": (None,),
+    "max_tool_calls": (None,),
+    "moderation": (None,),
+    "parallel_tool_calls": (None, True),
+    "prompt": (None,),
+    "tool_choice": (None, "auto"),
+    "top_logprobs": (None, 0),
+    "truncation": (None, "disabled"),
+}
+"""Fields that we accept with these values alone, which change nothing."""
+
+_INERT = frozenset(
+    {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
+)
+"""Fields without any bearing on what is sampled."""
+
+
+class _TextPart(Lenient):
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class _MessageItem(Lenient):
+    type: Literal["message"]
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[_TextPart]
+
+    @property
+    def message(self) -> Message:
+        """A developer is a system."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": text_of(self.content)}
+
+
+class _CallItem(Lenient):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    @property
+    def message(self) -> Message:
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [tool_call(self.call_id, self.name, self.arguments)],
+        }
+
+
+class _ResultItem(Lenient):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[_TextPart]
+
+    @property
+    def message(self) -> Message:
+        return {"role": "tool", "tool_call_id": self.call_id, "content": text_of(self.output)}
+
+
+class _ReasoningItem(Lenient):
+    type: Literal["reasoning"]
+
+
+_Item: TypeAlias = Annotated[
+    _MessageItem | _CallItem | _ResultItem | _ReasoningItem, pydantic.Field(discriminator="type")
+]
+
+
+class _Tool(Lenient):
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: Parameters | None = None
+    strict: bool | None = None
+
+    @property
+    def plain(self) -> dict[str, Json]:
+        """As chat completions spell it."""
+        return {"type": "function", "function": self.model_dump(exclude_none=True, exclude={"type", "strict"})}
+
+
+class _Format(Lenient):
+    type: Literal["text"]
+
+
+class _TextOptions(Strict):
+    format: _Format | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class _ReasoningOptions(Strict):
+    context: Literal["auto"] | None = None
+    effort: None = None
+    generate_summary: str | None = None
+    summary: str | None = None
+
+
+class _Request(Strict):
+    """What we read of a request."""
+
+    model: str
+    input: list[_Item] = pydantic.Field(min_length=1)
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    tools: list[_Tool] | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = pydantic.Field(default=None, ge=1)
+    temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
+    top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    reasoning: _ReasoningOptions | None = None
+    text: _TextOptions | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+
+    @pydantic.field_validator("input", mode="before")
+    @classmethod
+    def _items(cls, given: Json) -> Json:
+        """Text is a user's message, and an item without type is a message."""
+        if isinstance(given, str):
+            return [{"type": "message", "role": "user", "content": given}]
+        if not isinstance(given, list):
+            return given
+        return [{"type": "message", **item} if isinstance(item, dict) else item for item in given]
+
+    @property
+    def messages(self) -> list[Message]:
+        return joined(item.message for item in self.input if not isinstance(item, _ReasoningItem))
+
+
+@final
+class Responses:
+    """OpenAI's Responses."""
+
+    id_prefix = "resp_"
+
+    def read(self, body: Json) -> Asked:
+        request = validated(body, _Request, only=_ONLY, inert=_INERT)
+        if not request.messages:
+            raise ApiError(
+                400,
+                "input: it holds reasoning alone; send what is to be answered.",
+                code="invalid_value",
+                param="input",
+            )
+        return Asked(
+            model=request.model,
+            messages=request.messages,
+            tools=[tool.plain for tool in request.tools or ()],
+            instructions=request.instructions or None,
+            previous=request.previous_response_id,
+            is_kept=request.store is not False,
+            max_tokens=request.max_output_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stream=bool(request.stream),
+            request=request,
+        )
+
+    def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
+        return _response(asked, head, turns[0], _output(turns[0], head))
+
+    async def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
+        told = _Stream(asked, head)
+        async for part in parts:
+            for event in told.events(part):
+                yield event
+
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        """As chat completions tell it; what fails there over the messages fails here over the input."""
+        told = ChatCompletions().error(error)["error"]
+        is_conversation = error.param == "messages" and error.code != "unknown_parameter"
+        return {"error": {**told, "param": "input" if is_conversation else error.param}}
+
+    def error_event(self, error: ApiError, num_sent: int) -> bytes:
+        """With an object "error" besides the documented fields: by it OpenAI's clients know that they have to raise."""
+        told = self.error(error)["error"]
+        fields = {key: told[key] for key in ("code", "message", "param")}
+        return named_event({"type": "error", "sequence_number": num_sent, **fields, "error": told})
+
+
+@final
+class _Stream:
+    """The events of one answer: numbered, and each item opened, filled and closed."""
+
+    def __init__(self, asked: Asked, head: Head) -> None:
+        self._asked = asked
+        self._head = head
+        self._numbers = itertools.count()
+        self._output: list[Json] = []
+        self._message_at: int | None = None
+
+    def events(self, part: Part) -> Iterator[bytes]:
+        """Calls are told with the end, which follows them at once."""
+        match part:
+            case Begin():
+                response = _response(self._asked, self._head)
+                yield self._event("response.created", response=response)
+                yield self._event("response.in_progress", response=response)
+            case Reasoning(_, text):
+                yield from self._reasoning(text)
+            case Text(_, delta):
+                yield from self._text(delta)
+            case End(_, turn):
+                yield from self._end(turn)
+
+    def _event(self, kind: str, **fields: Json) -> bytes:
+        return named_event({"type": kind, "sequence_number": next(self._numbers), **fields})
+
+    def _opened(self, item: Mapping[str, Json]) -> bytes:
+        self._output.append(item)
+        return self._event("response.output_item.added", output_index=len(self._output) - 1, item=item)
+
+    def _closed(self, index: int, item: Mapping[str, Json]) -> bytes:
+        self._output[index] = item
+        return self._event("response.output_item.done", output_index=index, item=item)
+
+    def _reasoning(self, text: str) -> Iterator[bytes]:
+        item = _reasoning_item(self._head, text)
+        yield self._opened({**item, "content": [], "status": "in_progress"})
+        index = len(self._output) - 1
+        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        part = item["content"][0]
+        yield self._event("response.content_part.added", **place, part={**part, "text": ""})
+        yield self._event("response.reasoning_text.delta", **place, delta=text)
+        yield self._event("response.reasoning_text.done", **place, text=text)
+        yield self._event("response.content_part.done", **place, part=part)
+        yield self._closed(index, item)
+
+    def _text(self, delta: str) -> Iterator[bytes]:
+        item = _message_item(self._head, "", "in_progress")
+        if self._message_at is None:
+            self._message_at = len(self._output)
+            yield self._opened({**item, "content": []})
+            yield self._event("response.content_part.added", **self._place(item), part=item["content"][0])
+        if delta:
+            yield self._event("response.output_text.delta", **self._place(item), delta=delta, logprobs=[])
+
+    def _place(self, message_item: Mapping[str, Json]) -> dict[str, Json]:
+        return {"item_id": message_item["id"], "output_index": self._message_at, "content_index": 0}
+
+    def _end(self, turn: Turn) -> Iterator[bytes]:
+        for item in _output(turn, self._head, has_message=self._message_at is not None):
+            match item["type"]:
+                case "message":
+                    yield from self._message(item)
+                case "function_call":
+                    yield from self._call(item)
+        response = _response(self._asked, self._head, turn, self._output)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def _message(self, item: Mapping[str, Json]) -> Iterator[bytes]:
+        yield from self._text("")
+        part = item["content"][0]
+        yield self._event("response.output_text.done", **self._place(item), text=part["text"], logprobs=[])
+        yield self._event("response.content_part.done", **self._place(item), part=part)
+        assert self._message_at is not None, "a message is opened before it is closed"
+        yield self._closed(self._message_at, item)
+
+    def _call(self, item: Mapping[str, Json]) -> Iterator[bytes]:
+        yield self._opened({**item, "arguments": "", "status": "in_progress"})
+        index = len(self._output) - 1
+        place = {"item_id": item["id"], "output_index": index}
+        yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
+        yield self._event("response.function_call_arguments.done", **place, arguments=item["arguments"])
+        yield self._closed(index, item)
+
+
+def _output(turn: Turn, head: Head, *, has_message: bool = False) -> list[Mapping[str, Json]]:
+    """An answer's items. One of calls alone needs no message, but may have begun one."""
+    message, output = turn.message, []
+    calls = message.get("tool_calls", ())
+    if reasoning := message.get("reasoning_content"):
+        output.append(_reasoning_item(head, reasoning))
+    if message["content"] or not calls or has_message:
+        output.append(_message_item(head, message["content"], _status(turn)))
+    return [*output, *(_call_item(head, number, call) for number, call in enumerate(calls))]
+
+
+def _status(turn: Turn) -> str:
+    return "incomplete" if turn.stop_reason is StopReason.LENGTH else "completed"
+
+
+def _reasoning_item(head: Head, text: str) -> dict[str, Json]:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"id": _item_id("rs", head), "type": "reasoning", "summary": [], "content": content, "status": "completed"}
+
+
+def _message_item(head: Head, text: str, status: str) -> dict[str, Json]:
+    content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
+    return {"id": _item_id("msg", head), "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def _call_item(head: Head, number: int, call: Mapping[str, Json]) -> dict[str, Json]:
+    return {
+        "id": f"{_item_id('fc', head)}-{number}",
+        "type": "function_call",
+        "call_id": call["id"],
+        **call["function"],
+        "status": "completed",
+    }
+
+
+def _item_id(kind: str, head: Head) -> str:
+    return f"{kind}_{head.id.removeprefix(Responses.id_prefix)}"
+
+
+def _response(
+    asked: Asked, head: Head, turn: Turn | None = None, output: Sequence[Mapping[str, Json]] = ()
+) -> dict[str, Json]:
+    """A Response with what was asked for; in progress without a turn."""
+    request: _Request = asked.request
+    status = "in_progress" if turn is None else _status(turn)
+    return {
+        "id": head.id,
+        "object": "response",
+        "created_at": head.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": request.metadata or {},
+        "model": head.model,
+        "output": list(output),
+        "parallel_tool_calls": True,
+        "previous_response_id": request.previous_response_id,
+        "reasoning": {"effort": None, "summary": None},
+        "store": asked.is_kept,
+        "temperature": request.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [tool.model_dump() for tool in request.tools or ()],
+        "top_p": request.top_p,
+        "truncation": "disabled",
+        "usage": None if turn is None else _usage(turn),
+        "user": request.user,
+    }
+
+
+def _usage(turn: Turn) -> dict[str, Json]:
+    """What of the tokens was cached or reasoning is not counted apart."""
+    prompt, answer = len(turn.prompt_ids), len(turn.token_ids)
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": answer,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + answer,
+    }

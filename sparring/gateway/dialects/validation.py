@@ -1,0 +1,117 @@
+"""Bodies checked field by field; whatever is wrong is an error that names the field that was meant.
+
+A field that would change the answer and that we cannot honor is refused with its name, never ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import pydantic
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from sparring.gateway.request import ApiError
+from sparring.types import Json
+
+
+class Strict(pydantic.BaseModel):
+    """Every field is known, and has its own type."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+
+
+class Lenient(pydantic.BaseModel):
+    """What clients send back of our own messages holds more keys than we need."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="ignore")
+
+
+def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not all(isinstance(one, dict) for one in properties.values()):
+        raise PydanticCustomError("invalid_schema", "properties must be an object of JSON schemas, one a parameter")
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise PydanticCustomError("invalid_schema", "required must be a list of parameter names")
+    return schema
+
+
+Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters)]
+"""A tool's JSON schema, as far as prompts are rendered from it."""
+
+StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
+
+Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+
+def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]) -> Model:
+    """A body as `model`. Fields in `only` are accepted with those values alone, which change nothing; `inert` fields
+    have no bearing on the answer. Raises ApiError 400 that names the field."""
+    if not isinstance(body, dict):
+        raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
+    for field, allowed in only.items():
+        given = body.get(field)
+        if not any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in allowed):
+            choices = " or ".join(f"{field}={json.dumps(value)}" for value in allowed if value is not None)
+            raise ApiError(
+                400,
+                f"{field}={_shown(given)} is not supported here and would change the answer; "
+                f"leave it out{f' or send {choices}' if choices else ''}.",
+                code="unsupported_parameter",
+                param=field,
+            )
+    read = {field: value for field, value in body.items() if field not in only and field not in inert}
+    try:
+        return model.model_validate(read)
+    except pydantic.ValidationError as error:
+        # Of the alternatives that a value may have, the one that was meant got furthest.
+        problem = max(error.errors(include_url=False), key=lambda one: len(_path(body, one)))
+        where = ".".join(_path(body, problem))
+        code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
+        raise ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where) from error
+
+
+def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
+    """Where in the body a problem is; pydantic also names the alternatives that it tried."""
+    path = []
+    for part in problem["loc"]:
+        match body, part:
+            case list(), int() if part < len(body):
+                body = body[part]
+            case dict(), str() if part in body:
+                body = body[part]
+            case _:
+                continue
+        path.append(str(part))
+    match problem["type"]:
+        case "missing":
+            path.append(str(problem["loc"][-1]))
+        case "union_tag_invalid" | "union_tag_not_found":
+            path.append(_discriminator(problem))
+    return path
+
+
+def _told(problem: ErrorDetails) -> str:
+    """What is wrong, and what was given where that is short."""
+    match problem["type"]:
+        case "extra_forbidden":
+            return "this field is not known here; leave it out"
+        case "union_tag_not_found":
+            return "Field required"
+        case "union_tag_invalid":
+            context = problem.get("ctx", {})
+            return f"Input should be one of {context['expected_tags']}, not '{context['tag'][:80]}'"
+        case "missing" | "invalid_schema":
+            return problem["msg"]
+    given = problem["input"]
+    return problem["msg"] if isinstance(given, dict | list) else f"{problem['msg']}, not {_shown(given)}"
+
+
+def _discriminator(problem: ErrorDetails) -> str:
+    """The field by which pydantic tells alternatives apart; it comes in quotes."""
+    return problem.get("ctx", {})["discriminator"].strip("'")
+
+
+def _shown(given: Json) -> str:
+    return json.dumps(given, ensure_ascii=False)[:80]
