@@ -1,0 +1,55 @@
+"""A café's bill, worked out with the OpenAI client: streamed chat completions and two tools."""
+
+import json
+import sys
+
+from openai import OpenAI
+
+PRICES = {"café": 3.85, "croissant": 2.25}
+
+
+def price(item: str) -> float:
+    return PRICES[item]
+
+
+def add(a: float, b: float) -> float:
+    return a + b
+
+
+TOOLS = {"price": price, "add": add}
+SCHEMAS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "price",
+            "description": "The price of an item on the menu.",
+            "parameters": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "The sum of two numbers.",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+                "required": ["a", "b"],
+            },
+        },
+    },
+]
+
+client = OpenAI()  # reads OPENAI_BASE_URL and OPENAI_API_KEY
+messages = [{"role": "user", "content": sys.argv[1]}]
+while True:
+    with client.chat.completions.stream(model="policy", messages=messages, tools=SCHEMAS) as stream:
+        message = stream.get_final_completion().choices[0].message  # reads the stream to its end
+    messages.append(message.model_dump(exclude_none=True))
+    if not message.tool_calls:
+        break
+    for call in message.tool_calls:
+        tool, arguments = TOOLS[call.function.name], json.loads(call.function.arguments)
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(tool(**arguments))})
+
+print(message.content)

@@ -1,0 +1,92 @@
+"""Install real agent clients, each in an environment of its own, and play through the gateway with every one.
+
+python tests/clients/run.py                     # all of them, below .clients/
+python tests/clients/run.py openai strands      # these
+python tests/clients/run.py --only-ci           # those that are few and small enough for every change
+
+Prints what was measured; exits with pytest's status: 0 when every client did what `measured.toml` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PROGRAMS = list(tomllib.loads((HERE / "measured.toml").read_text("utf-8")))
+CLIENTS = list(dict.fromkeys(program.split("/")[0] for program in PROGRAMS))
+ONLY_CI = ("openai", "strands", "langgraph", "openai-agents")
+
+
+def main() -> int:
+    arguments = _arguments()
+    names = arguments.names or (ONLY_CI if arguments.only_ci else CLIENTS)
+    for name in names:
+        print(f"{name}: {_install(arguments.venvs / name, HERE / name / 'requirements.txt')}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        test = f"{HERE / 'test_clients.py'}::test_a_client_plays_and_every_sampled_token_is_kept"
+        chosen = [f"{test}[{program}]" for program in PROGRAMS if program.split("/")[0] in names]
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", f"--junitxml={report}", "-o", "junit_family=xunit1", *chosen],
+            cwd=ROOT,
+            env={**os.environ, "CLIENT_VENVS": str(arguments.venvs)},
+        ).returncode
+        Console(width=180).print(_table(report))
+    return status
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"clients, by default all: {', '.join(CLIENTS)}")
+    parser.add_argument("--venvs", type=lambda path: Path(path).absolute(), default=ROOT / ".clients", metavar="FOLDER")
+    parser.add_argument("--only-ci", action="store_true", help=f"{', '.join(ONLY_CI)} only")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - set(CLIENTS))
+    if unknown:
+        parser.error(f"no client is named {', '.join(unknown)}; use {', '.join(CLIENTS)}")
+    return arguments
+
+
+def _install(environment: Path, requirements: Path) -> str:
+    """Make an environment with what is required; one that has it already stays as it is."""
+    wanted, installed = requirements.read_text("utf-8"), environment / "installed.txt"
+    if installed.exists() and installed.read_text("utf-8") == wanted:
+        return "installed already"
+    venv.create(environment, with_pip=True, clear=True)
+    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if subprocess.run([*pip, "--requirement", requirements]).returncode != 0:
+        sys.exit(f"pip could not install {requirements}: it says above why; run this again when that is mended.")
+    installed.write_text(wanted, "utf-8")
+    return "installed"
+
+
+def _table(report: Path) -> Table:
+    """What the tests measured, passed or not."""
+    table = Table()
+    for heading in ("program", "version", "endpoint", "streams", "turns", "sequences", "branches", "keeps", "test"):
+        table.add_column(heading)
+    for case in ElementTree.parse(report).iter("testcase"):
+        measured = json.loads(next((each.attrib["value"] for each in case.iter("property")), "{}"))
+        program = case.attrib["name"].partition("[")[2].removesuffix("]")
+        outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
+        cells = [measured.get(key, "") for key in ("version", "endpoint", "streams", "turns", "sequences")]
+        lists = [", ".join(measured.get(key, ())) for key in ("branches", "keeps")]
+        table.add_row(program, *map(str, cells), *lists, outcome)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
