@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sparring.agents import EnvironmentAgent
+from sparring.agents import CommandAgent, EnvironmentAgent, FunctionAgent
 from sparring.algorithms import choice
 from sparring.algorithms.credit import TurnAdvantages, credit
 from sparring.algorithms.losses import LOSSES
@@ -28,6 +28,7 @@ from sparring.data import read_tasks, split_tasks
 from sparring.engines.torch_engine import TorchEngine
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
+from sparring.gateway import Door, Gateway
 from sparring.ledger import Ledger
 from sparring.models.memory import keep_freed_memory
 from sparring.models.policy import Policy, load_pretrained
@@ -35,8 +36,9 @@ from sparring.models.precision import resolve_device, resolve_precision
 from sparring.models.threads import releases_threads
 from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
-from sparring.rollouts import Collector, Curriculum, Scheduler
+from sparring.rollouts import Agent, Collector, Curriculum, Scheduler
 from sparring.rollouts.curriculum import task_kind
+from sparring.sessions import Session
 from sparring.training.learner import TorchLearner
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
 
@@ -88,8 +90,17 @@ class Parts:
 @releases_threads
 def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     """Load, check and wire everything a run needs. Raises what the parts raise: ConfigError, DataError, ServiceError."""
-    make_environment, environment_class = environment_of(config, recipe_dir)
-    reward: RewardFunction = load_object(config.reward.reward, beside=recipe_dir)
+    gateway = Gateway()
+    agent = agent_of(config, recipe_dir, gateway)
+    make_environment: Callable[[], Environment] = _no_environment
+    tools: tuple[ToolSchema, ...] = ()
+    if agent is None:
+        make_environment, environment_class = environment_of(config, recipe_dir)
+        agent = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns).play
+        tools = environment_class.offered_tools()
+    reward: RewardFunction | None = (
+        None if config.reward.reward is None else load_object(config.reward.reward, beside=recipe_dir)
+    )
     scorer: Scorer | None = (
         None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
     )
@@ -138,7 +149,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
     collector = Collector(
         engine=engine,
         chat=chat,
-        agent=EnvironmentAgent(make_environment, max_turns=config.environment.max_turns).play,
+        agent=agent,
         reward=reward,
         scorer=scorer,
         ledger=ledger,
@@ -147,6 +158,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         timeout_seconds=config.rollout.rollout_timeout,
         max_retries=config.rollout.rollout_max_retries,
         max_context_tokens=policy.max_positions,
+        max_turns=config.agent.max_turns,
     )
     return Parts(
         config=config,
@@ -161,7 +173,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         tasks=tasks,
         kind_of=kind_of,
         make_environment=make_environment,
-        tools=environment_class.offered_tools(),
+        tools=tools,
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
         has_scorer=scorer is not None,
@@ -172,7 +184,34 @@ def deterministic(config: Config) -> bool:
     """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
     if config.engine.deterministic is not None:
         return config.engine.deterministic
-    return config.rollout.max_steps_off_policy == 0
+    # Rounds wait for every open session, and nobody knows how long a foreign agent thinks.
+    return config.rollout.max_steps_off_policy == 0 and not config.agent.is_foreign
+
+
+def agent_of(config: Config, recipe_dir: Path, gateway: Gateway) -> Agent | None:
+    """The agent that the recipe brings; None when the built-in tool loop plays. Raises UsageError when it is none."""
+    section = config.agent
+
+    async def enter(session: Session) -> Door:
+        await gateway.start()
+        return gateway.register(session)
+
+    if section.function is not None:
+        found = load_object(section.function, beside=recipe_dir)
+        if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
+            raise UsageError(
+                f"agent.function = {section.function!r} is {found!r}; write `async def play(task, session)`, which returns the "
+                "reward."
+            )
+        function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
+        return function.entering(enter).play
+    if section.command is not None:
+        return CommandAgent(section.command, enter=enter, folder=recipe_dir).play
+    return None
+
+
+def _no_environment() -> Environment:
+    raise UsageError("this recipe's agent brings its own world, so there is no environment to play; see [agent].")
 
 
 def load_policy(config: Config, recipe_dir: Path) -> Policy:
@@ -201,6 +240,8 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
 
 def environment_of(config: Config, recipe_dir: Path) -> tuple[Callable[[], Environment], type[Environment]]:
     """A factory of fresh environments, and their class. Raises UsageError when the target is no Environment."""
+    if config.environment.target is None:
+        raise UsageError("environment.target is missing: name the `module:Class` of an Environment.")
     found = load_object(config.environment.target, beside=recipe_dir)
     if not (inspect.isclass(found) and issubclass(found, Environment)):
         raise UsageError(

@@ -73,13 +73,37 @@ class DataSection(Section):
 
 
 class EnvironmentSection(Section):
-    target: str = Field(..., description="`module:Class` of the Environment, looked up beside the recipe first.")
+    target: str | None = Field(
+        default=None, description="`module:Class` of the Environment, looked up beside the recipe first."
+    )
     max_turns: int = Field(default=8, ge=1)
     options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of the class.")
 
 
+class AgentSection(Section):
+    """At most one of the first three; none of them plays the environment with the built-in tool loop."""
+
+    function: str | None = Field(
+        default=None,
+        description="`module:function` of an agent: `async def play(task, session)`, which returns its reward.",
+    )
+    command: tuple[str, ...] | None = Field(
+        default=None, strict=False, min_length=1, description="A program with its arguments, started for every episode."
+    )
+    url: str | None = Field(default=None, description="Address of a running agent that takes episodes by POST.")
+    max_turns: int | None = Field(default=None, ge=1, description="Policy calls of one episode at most.")
+    tps_limit: FiniteFloat = Field(default=5.0, gt=0, description="Episodes a second that are started at `url`.")
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether something else than the built-in tool loop decides."""
+        return not (self.function is None and self.command is None and self.url is None)
+
+
 class RewardSection(Section):
-    reward: str = Field(..., description="`module:function` of the training signal.")
+    reward: str | None = Field(
+        default=None, description="`module:function` of the training signal. None: the agent says what it earned."
+    )
     scorer: str | None = Field(
         default=None,
         description="`module:function` of the judgement, in [0, 1]. None: evaluation says that it is not independent.",
@@ -289,8 +313,9 @@ class Config(Section):
     run: RunSection = RunSection()
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
-    environment: EnvironmentSection
-    reward: RewardSection
+    environment: EnvironmentSection = EnvironmentSection()
+    agent: AgentSection = AgentSection()
+    reward: RewardSection = RewardSection()
     batch: BatchSection = BatchSection()
     curriculum: CurriculumSection = CurriculumSection()
     algorithm: AlgorithmSection = AlgorithmSection()
@@ -514,6 +539,25 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
     for key, message, reads in chosen:
         first, *others = (path if "." in path else f"algorithm.{path}" for path in (key, *reads))
         refuse(first, message, *others)
+    agent = config.agent
+    ways = [way for way in ("function", "command", "url") if getattr(agent, way) is not None]
+    if len(ways) > 1:
+        refuse(f"agent.{ways[1]}", f"is given beside agent.{ways[0]}, and one agent plays an episode; leave one out.")
+    if agent.is_foreign:
+        if given("environment", "max_turns"):
+            message = f"is given, but agent.{ways[0]} plays, not the built-in tool loop; use agent.max_turns."
+            refuse("environment.max_turns", message, f"agent.{ways[0]}")
+        if config.environment.target is not None:
+            message = f"is given, but agent.{ways[0]} brings a world of its own; leave one of them out."
+            refuse("environment.target", message, f"agent.{ways[0]}")
+    else:
+        for key, section in (("target", "environment"), ("reward", "reward")):
+            if getattr(getattr(config, section), key) is None:
+                refuse(f"{section}.{key}", "is missing; this value has no default unless an [agent] plays.")
+        for key in given("agent", "max_turns"):
+            refuse(f"agent.{key}", "is given, but no agent is; use environment.max_turns for the built-in tool loop.")
+    if agent.url is None and given("agent", "tps_limit"):
+        refuse("agent.tps_limit", "is given, but agent.url is not; leave it out.", "agent.url")
     for name in config.algorithm.options:
         if name in AlgorithmSection.model_fields:
             message = f"is a key of [algorithm] itself: write algorithm.{name} = ... without options."

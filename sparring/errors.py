@@ -10,6 +10,7 @@
         ├── InfrastructureError    retried, then kept out of learning
         ├── PolicyTimeout          the policy did not finish in time
         ├── ContextOverflow        the next turn would not fit the model's context
+        ├── TurnLimit              the episode has played all its turns
         └── RewardError            the reward never came, or is not a number
 
 A message has three parts: what was given, why it cannot work, what to do.
@@ -74,6 +75,10 @@ class PolicyTimeout(EpisodeError):
 
 class ContextOverflow(EpisodeError):
     """The next prompt leaves no room for an answer in the model's context."""
+
+
+class TurnLimit(EpisodeError):
+    """The episode has played as many turns as it may."""
 
 
 class RewardError(EpisodeError):

@@ -1,7 +1,8 @@
 """Agents: whatever decides. The built-in tool loop, and agents written as functions."""
 
+from sparring.agents.command import CommandAgent
 from sparring.agents.environment_agent import EnvironmentAgent
 from sparring.agents.function import FunctionAgent, agent
 from sparring.agents.result import AgentResult
 
-__all__ = ["AgentResult", "EnvironmentAgent", "FunctionAgent", "agent"]
+__all__ = ["AgentResult", "CommandAgent", "EnvironmentAgent", "FunctionAgent", "agent"]

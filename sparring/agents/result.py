@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, PolicyTimeout, TurnLimit
 from sparring.types import Json, Message, Outcome, Reward
 
 
@@ -20,3 +21,22 @@ class AgentResult:
     error: str | None = None
     reward: Reward | None = None
     """Set by agents that judge themselves; the others' rewards come from a reward function."""
+
+
+_LIMITS: Mapping[type[EpisodeError], Outcome] = {
+    ContextOverflow: Outcome.MAX_TOKENS,
+    TurnLimit: Outcome.MAX_TURNS,
+    PolicyTimeout: Outcome.POLICY_TIMEOUT,
+}
+
+
+def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
+    """The result of an agent that failed. Where a turn hit a limit, that is the outcome: over HTTP an agent sees it as an
+    error of its client. Raises the session's InfrastructureError where there is one."""
+    for failure in (error, getattr(session, "failure", None)):
+        if isinstance(failure, InfrastructureError):
+            raise failure
+        outcome = _LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
+        if outcome is not None:
+            return AgentResult(outcome=outcome, error=str(failure))
+    return AgentResult(outcome=Outcome.POLICY_ERROR, error=problem)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, SparringError
+from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, SparringError, TurnLimit
 from sparring.types import Json, Message, ToolSchema, Turn
 
 
@@ -40,6 +40,8 @@ def error_of(failure: SparringError) -> ApiError:
             return ApiError(400, str(failure), code="context_length_exceeded", param="messages")
         case DataError():
             return ApiError(400, str(failure), code="invalid_value", param="messages")
+        case TurnLimit():
+            return ApiError(400, str(failure), code="max_turns_exceeded")
         case PolicyTimeout():
             return ApiError(504, str(failure), code="policy_timeout")
         case InfrastructureError():

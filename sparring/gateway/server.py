@@ -46,9 +46,16 @@ class Listener:
         self._port = port
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Bind and answer requests from the running loop. Raises ServiceError when the address is taken."""
+        """Bind and answer requests from the running loop; starting twice is fine. Raises ServiceError when the address
+        is taken."""
+        async with self._starting:
+            if self._serving is None:
+                await self._start()
+
+    async def _start(self) -> None:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -57,7 +57,7 @@ class Collector:
         engine: Engine,
         chat: Chat,
         agent: Agent,
-        reward: RewardFunction,
+        reward: RewardFunction | None,
         scorer: Scorer | None,
         ledger: Ledger,
         seed: int,
@@ -65,6 +65,7 @@ class Collector:
         timeout_seconds: float,
         max_retries: int,
         max_context_tokens: int | None = None,
+        max_turns: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -80,6 +81,7 @@ class Collector:
         self._timeout_seconds = timeout_seconds
         self._max_retries = max_retries
         self._max_context_tokens = max_context_tokens
+        self._max_turns = max_turns
         self._clock = clock
         self._sleep = sleep
 
@@ -148,6 +150,7 @@ class Collector:
             seed=episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member),
             order=(plan.position, member),
             max_context_tokens=self._max_context_tokens,
+            max_turns=self._max_turns,
             deadline=began + self._timeout_seconds,
             clock=self._clock,
         )
@@ -199,7 +202,7 @@ class Collector:
         """
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                reward = own_reward if own_reward is not None else await evaluate_reward(self._reward, trajectory)
+                reward = own_reward if own_reward is not None else await self._rewarded(trajectory)
                 score = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
         except TimeoutError:
             waited = f"reward and scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s"
@@ -226,6 +229,14 @@ class Collector:
         else:
             self._ledger.advance_nowait(judged.id, RolloutState.EVALUATED)
         return judged
+
+    async def _rewarded(self, trajectory: Trajectory) -> Reward:
+        if self._reward is None:
+            raise RewardError(
+                f"rollout {trajectory.id} has no reward: the agent gave none ({trajectory.error or trajectory.outcome}), and the "
+                "recipe names none. Have the agent report one, or set reward.reward, which then judges such episodes."
+            )
+        return await evaluate_reward(self._reward, trajectory)
 
     def _discard(self, rollout_id: str, reason: DiscardReason, detail: str) -> None:
         self._ledger.advance_nowait(rollout_id, RolloutState.DISCARDED, reason=reason, detail=detail)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError
+from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError, TurnLimit
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
@@ -62,6 +62,7 @@ class Session:
         seed: int = 0,
         order: tuple[int, ...] = (),
         max_context_tokens: int | None = None,
+        max_turns: int | None = None,
         deadline: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,6 +76,8 @@ class Session:
         self._seed = seed
         self._order = order
         self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
+        self._max_turns = max_turns
+        self._num_running = 0
         self._deadline = deadline
         self._clock = clock
         self._played: list[_Played] = []
@@ -145,8 +148,8 @@ class Session:
         """Play one turn, with other sampling than the session's where given, and record it. `stop_texts` end the answer
         too; the message does not show them, nor what follows.
 
-        Raises ContextOverflow when the prompt leaves no room for an answer, PolicyTimeout past the deadline,
-        InfrastructureError when the engine fails or its answer does not add up.
+        Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, PolicyTimeout
+        past the deadline, InfrastructureError when the engine fails or its answer does not add up.
         """
         try:
             return await self._play(messages, tools, sampling or self._sampling, tuple(stop_texts), on_token)
@@ -164,18 +167,25 @@ class Session:
     ) -> Turn:
         if self._is_closed:
             raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
+        if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
+            raise TurnLimit(
+                f"Session {self._id} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
+            )
         self.open()
         request_index, began = next(self._requests), self._clock()
         wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
         start = self._start(messages, tools, wanted, tools_wanted)
         oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
         request = self._request(start, sampling, stop_texts, request_index)
+        self._num_running += 1
         try:
             completion = await self._engine.sample(request, on_token)
         except SparringError:
             raise
         except Exception as error:
             raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+        finally:
+            self._num_running -= 1
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
