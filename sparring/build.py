@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from sparring.agents import CommandAgent, EnvironmentAgent, FunctionAgent
+from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
+from sparring.agents.http import HttpAgent
 from sparring.algorithms import choice
 from sparring.algorithms.credit import TurnAdvantages, credit
 from sparring.algorithms.losses import LOSSES
@@ -28,7 +29,7 @@ from sparring.data import read_tasks, split_tasks
 from sparring.engines.torch_engine import TorchEngine
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
-from sparring.gateway import Door, Gateway
+from sparring.gateway import Gateway
 from sparring.ledger import Ledger
 from sparring.models.memory import keep_freed_memory
 from sparring.models.policy import Policy, load_pretrained
@@ -191,11 +192,6 @@ def deterministic(config: Config) -> bool:
 def agent_of(config: Config, recipe_dir: Path, gateway: Gateway) -> Agent | None:
     """The agent that the recipe brings; None when the built-in tool loop plays. Raises UsageError when it is none."""
     section = config.agent
-
-    async def enter(session: Session) -> Door:
-        await gateway.start()
-        return gateway.register(session)
-
     if section.function is not None:
         found = load_object(section.function, beside=recipe_dir)
         if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
@@ -204,10 +200,23 @@ def agent_of(config: Config, recipe_dir: Path, gateway: Gateway) -> Agent | None
                 "reward."
             )
         function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
-        return function.entering(enter).play
-    if section.command is not None:
-        return CommandAgent(section.command, enter=enter, folder=recipe_dir).play
-    return None
+        agent: Agent = function.entering(gateway.register).play
+    elif section.command is not None:
+        agent = CommandAgent(section.command, enter=gateway.register, folder=recipe_dir).play
+    elif section.url is not None:
+        agent = HttpAgent(
+            section.url, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
+            max_retries=config.rollout.rollout_max_retries, max_concurrency=config.rollout.rollout_max_concurrency,
+            tps_limit=section.tps_limit,
+        ).play  # fmt: skip
+    else:
+        return None
+
+    async def play(task: Task, session: Session) -> AgentResult:
+        await gateway.start()
+        return await agent(task, session)
+
+    return play
 
 
 def _no_environment() -> Environment:

@@ -164,7 +164,7 @@ def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None
     )  # fmt: skip
     assert set(found) == {
         "optimizer.learning_rate", "schedule.steps", "batch.group_size", "colour", "oops", "environment.target",
-        "reward", "sampling.sampling_top_p",
+        "reward.reward", "sampling.sampling_top_p",
     }  # fmt: skip
 
 

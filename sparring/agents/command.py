@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -41,9 +41,7 @@ class CommandAgent:
     `metrics`. Without one the recipe's reward function judges the episode.
     """
 
-    def __init__(
-        self, command: Sequence[str], *, enter: Callable[[Session], Awaitable[DoorLike]], folder: Path
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, enter: Callable[[Session], DoorLike], folder: Path) -> None:
         """`enter` opens a door of the gateway to a session; `folder` is the working directory of the program."""
         self._command = tuple(command)
         self._enter = enter
@@ -54,7 +52,7 @@ class CommandAgent:
 
         Raises ServiceError when it cannot be started, RewardError when what it says is no reward.
         """
-        door = await self._enter(session)
+        door = self._enter(session)
         given = {"id": task.id, "messages": list(task.messages), "prompt": _prompt(task)}
         try:
             process = await asyncio.create_subprocess_exec(

@@ -25,7 +25,7 @@ class DoorLike(Protocol):
     def api_key(self) -> str: ...
 
 
-Enter: TypeAlias = Callable[[Any], Awaitable[DoorLike]]
+Enter: TypeAlias = Callable[[Any], DoorLike]
 
 
 @final
@@ -82,7 +82,7 @@ class FunctionAgent:
         InfrastructureError passes; RewardError when what it returns is no reward.
         """
         try:
-            value = await self._function(task, await self._with_door(session))
+            value = await self._function(task, self._with_door(session))
         except (InfrastructureError, RewardError):
             raise
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it ends its episode only)
@@ -91,8 +91,8 @@ class FunctionAgent:
         source = f"Agent {self.__name__!r} in session {session.id}: its reward"
         return AgentResult(outcome=Outcome.FINISHED, reward=to_reward(value, turn_ids=turn_ids, source=source))
 
-    async def _with_door(self, session: SessionLike) -> SessionLike:
-        return session if self._enter is None else EpisodeSession(session, await self._enter(session))
+    def _with_door(self, session: SessionLike) -> SessionLike:
+        return session if self._enter is None else EpisodeSession(session, self._enter(session))
 
 
 def agent(function: PlayFunction) -> FunctionAgent:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import orjson
 from starlette.applications import Starlette
@@ -22,6 +22,7 @@ from sparring.gateway.delivery import Delivery
 from sparring.gateway.dialects import DIALECTS, ChatCompletions
 from sparring.gateway.doors import Doors
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
+from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import Session
 from sparring.types import Json, Turn
@@ -36,12 +37,12 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
 def create_app(
     doors: Doors, *, max_body_bytes: int = 8 * 1024 * 1024, clock: Callable[[], float] = time.time
 ) -> Starlette:
-    """The dialects' routes, `/v1/models` and `/health` over `doors`; `clock` gives seconds since 1970.
+    """The dialects' routes, MTRL's, reports, `/v1/models` and `/health` over `doors`; `clock`: seconds since 1970.
 
     The same routes stand under `/s/KEY`, for clients that cannot send a key of their own.
     """
 
-    def played(dialect: Dialect) -> Endpoint:
+    def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> Endpoint:
         async def play(request: Request) -> ASGIApp:
             api_key = _opening_key(request, doors)
             body = await _body(request, max_body_bytes)
@@ -65,7 +66,15 @@ def create_app(
                 response = StreamingResponse(_stream(first, events), media_type="text/event-stream")
                 return _Held(response, stack.pop_all())
 
-        return _answered(play, dialect)
+        return _answered(play, dialect, told)
+
+    def reported(route: ReportRoute) -> Endpoint:
+        async def report(request: Request) -> Response:
+            said = route.read(_decoded(await _body(request, max_body_bytes)), request.headers)
+            said.tell(doors.report(route.key(said) or _opening_key(request, doors)))
+            return JSONResponse({})
+
+        return _answered(report, route, route.told)
 
     async def models(request: Request) -> Response:
         _opening_key(request, doors)
@@ -77,6 +86,10 @@ def create_app(
 
     routes = [
         *(Route(path, played(dialect), methods=["POST"]) for path, dialect in DIALECTS.items()),
+        # Agents that take MTRL's endpoint for the base URL of an OpenAI client ask here.
+        Route("/chat/completions", played(ChatCompletions()), methods=["POST"]),
+        *(Route(path, played(dialect, AwsError), methods=["POST"]) for path, dialect in SAMPLES.items()),
+        *(Route(path, reported(route), methods=["POST"]) for path, route in REPORTS.items()),
         Route("/v1/models", _answered(models, ChatCompletions()), methods=["GET"]),
         Route("/health", _answered(health, ChatCompletions()), methods=["GET"]),
     ]
@@ -143,8 +156,18 @@ async def _events(
         await parts.aclose()
 
 
-def _answered(endpoint: Endpoint, dialect: Dialect) -> Endpoint:
-    """Tell every failure as an error object."""
+class _TellsErrors(Protocol):
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        """The body of an answer."""
+        ...
+
+
+def _as_it_is(error: ApiError) -> ApiError:
+    return error
+
+
+def _answered(endpoint: Endpoint, dialect: _TellsErrors, told: Callable[[ApiError], ApiError] = _as_it_is) -> Endpoint:
+    """Tell every failure as an error object; `told` turns it into what the API has for it."""
 
     async def answer(request: Request) -> ASGIApp:
         try:
@@ -152,7 +175,7 @@ def _answered(endpoint: Endpoint, dialect: Dialect) -> Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
-            error = _api_error(failure)
+            error = told(_api_error(failure))
             return JSONResponse(dialect.error(error), status_code=error.status, headers=error.headers)
 
     return answer
@@ -174,13 +197,14 @@ async def _unknown_route(_request: Request, failure: Exception) -> Response:
 
 
 def _opening_key(request: Request, doors: Doors) -> str:
-    """The key that a request shows: as bearer, in Anthropic's header, or in the path. Raises ApiError 401.
+    """The key that a request shows: in the path, as MTRL's trajectory, as bearer, in Anthropic's header.
 
-    Many clients must send some bearer, so the path counts first.
+    Many clients must send some bearer, so that counts last but one. Raises ApiError 401.
     """
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     shown = [
         request.path_params.get("key", ""),
+        trajectory_id(request.headers),
         bearer.strip() if scheme.lower() == "bearer" else "",
         request.headers.get("x-api-key", ""),
     ]

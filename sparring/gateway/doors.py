@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, final
 
 from sparring.gateway.episode import OpenEpisode
+from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.protocols import Chat, Engine
 from sparring.sessions import Session
@@ -28,6 +29,10 @@ class Doors(Protocol):
 
     def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
         """The episode of a request, for as long as the request takes. Raises ApiError."""
+        ...
+
+    def report(self, api_key: str) -> EpisodeReport:
+        """What was reported of an episode. Raises ApiError 401 for a key that opens none."""
         ...
 
 
@@ -66,6 +71,10 @@ class EpisodeDoors:
                 code="unsupported_parameter", param="seed",
             )  # fmt: skip
         yield self._episodes[_digest(api_key)]
+
+    def report(self, api_key: str) -> EpisodeReport:
+        self.check(api_key)
+        return self._episodes[_digest(api_key)].report
 
 
 @final
@@ -109,6 +118,12 @@ class StatelessDoors:
             seed=seed,
         ) as session:
             yield OpenEpisode(session)
+
+    def report(self, api_key: str) -> EpisodeReport:
+        raise ApiError(
+            401, "A served model has no episodes to report on; complete and reward those of a training run.",
+            code="invalid_api_key",
+        )  # fmt: skip
 
 
 def _digest(api_key: str) -> str:

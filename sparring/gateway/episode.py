@@ -1,4 +1,4 @@
-"""What the gateway knows of one episode besides its session: answers on their way, and conversations by answer id."""
+"""What the gateway knows of one episode besides its session: answers on their way, conversations, what is reported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from sparring.gateway.delivery import Delivery
+from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.sessions import Session
 from sparring.types import Message, Sampling, Turn
@@ -21,6 +22,7 @@ class OpenEpisode:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.report = EpisodeReport(lambda: session.turns)
         self._last: dict[bytes, Delivery] = {}
         """The last answer to each request body."""
         self._conversations: dict[str, tuple[Message, ...]] = {}
@@ -31,8 +33,9 @@ class OpenEpisode:
 
         A request that says that it is a retry gets the last answer to the same body even if it seemed to have arrived,
         and joins one that is still played. Without that word, equal requests are deliberate: each is sampled anew.
-        Raises ApiError 400 for an earlier answer that is not known.
+        Raises ApiError 400 for an earlier answer that is not known, 409 once the episode takes no more turns.
         """
+        self.report.check_open()
         digest = hashlib.blake2b(body, digest_size=16).digest()
         last = self._last.get(digest)
         if last is not None and (last.is_lost or (is_retry and last.is_alive)):
@@ -41,7 +44,7 @@ class OpenEpisode:
         answer_id = f"{prefix}{self.session.id}-{next(self._numbers)}"
 
         async def play(on_token: Callable[[int, int], None]) -> Sequence[Turn]:
-            turns = await _played(self.session, asked, so_far, on_token)
+            turns = await self.report.while_open(_played(self.session, asked, so_far, on_token))
             if asked.is_kept:
                 self._conversations[answer_id] = (*so_far, turns[0].message)
             return turns

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from sparring.errors import ServiceError
 from sparring.gateway.app import create_app
 from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.gateway.report import EpisodeReport
 from sparring.protocols import Chat, Engine
 from sparring.sessions import Session
 from sparring.types import Sampling
@@ -23,10 +24,16 @@ from sparring.types import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How an agent reaches its episode's session with any OpenAI client."""
+    """How an agent reaches its episode's session with any OpenAI client, and what it reports there."""
 
     base_url: str
     api_key: str
+    report: EpisodeReport
+
+    @property
+    def endpoint(self) -> str:
+        """The gateway itself: what MTRL calls the endpoint of its runtime."""
+        return self.base_url.removesuffix("/v1")
 
 
 class _QuietUvicorn(uvicorn.Server):
@@ -105,7 +112,8 @@ class Gateway:
 
     def register(self, session: Session) -> Door:
         """A key of its own for a session; it opens nothing once the session is closed."""
-        return Door(self.base_url, self._doors.register(session))
+        api_key = self._doors.register(session)
+        return Door(self.base_url, api_key, self._doors.report(api_key))
 
     @property
     def base_url(self) -> str:

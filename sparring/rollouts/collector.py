@@ -173,6 +173,9 @@ class Collector:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s failed: %s", rollout_id, error)
             return None
+        except RewardError as error:
+            self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))
+            raise
         except PolicyTimeout as error:
             played = AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
         except asyncio.CancelledError:

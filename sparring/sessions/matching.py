@@ -26,7 +26,16 @@ def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
 
 def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:
     name, arguments = call_name_and_arguments(call)
-    return name, canonical_json(arguments)
+    return name, canonical_json(_numbers_alike(arguments))
+
+
+def _numbers_alike(value: Json) -> Json:
+    """JSON has one kind of number, and JavaScript writes 1.0 as 1."""
+    if isinstance(value, dict):
+        return {key: _numbers_alike(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers_alike(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def request_digest(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:

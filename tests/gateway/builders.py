@@ -94,7 +94,10 @@ def replaced(body: Any) -> st.SearchStrategy[Any]:
     def put(body: Any, place: tuple[Any, ...], value: Any) -> Any:
         if not place:
             return value
-        if not isinstance(body, dict | list) or (isinstance(body, list) and place[0] >= len(body)):
+        is_there = isinstance(body, dict) or (
+            isinstance(body, list) and isinstance(place[0], int) and place[0] < len(body)
+        )
+        if not is_there:
             return body
         copied = body.copy()
         copied[place[0]] = put(body[place[0]] if isinstance(body, list) else body.get(place[0]), place[1:], value)

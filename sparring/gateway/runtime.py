@@ -1,0 +1,202 @@
+"""The routes of SageMaker's Job Runtime Service, and plain spellings of the same reports.
+
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Job_Runtime.html: an agent
+samples, completes its rollout and sends rewards, all under a job ARN, whose form alone is checked, and a trajectory id,
+which here is the key of the episode. Errors are AWS's REST-JSON. Ours beyond it are `Components` and `Metrics` of a
+reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeAlias, final
+
+import pydantic
+from pydantic.alias_generators import to_pascal
+
+from sparring.errors import RewardError
+from sparring.gateway.dialects import ChatCompletions
+from sparring.gateway.report import EpisodeReport, Status
+from sparring.gateway.request import ApiError, Asked, Dialect, Head, Part
+from sparring.types import Json, Turn
+
+_TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
+_JOB_ARN = "x-amzn-sagemaker-job-arn"
+_MAX_LENGTH = 256
+"""Of a trajectory id and a job ARN, in characters."""
+
+_KINDS = {400: "ValidationException", 403: "AccessDeniedException", 404: "ResourceNotFoundException",
+          409: "ConflictException", 413: "ValidationException", 429: "ThrottlingException"}  # fmt: skip
+
+
+def trajectory_id(headers: Mapping[str, str]) -> str:
+    """What a request names as its trajectory, empty if nothing. Raises ApiError 400 for a header too long."""
+    for name in (_TRAJECTORY_ID, _JOB_ARN):
+        if len(headers.get(name, "")) > _MAX_LENGTH:
+            raise ApiError(
+                400, f"{name} has {len(headers[name])} characters, and may have {_MAX_LENGTH}; "
+                "send what the episode was given.",
+                code="invalid_value", param=name,
+            )  # fmt: skip
+    return headers.get(_TRAJECTORY_ID, "")
+
+
+@final
+class AwsError(ApiError):
+    """An error as AWS clients read it: its kind is in a header, and an unknown key is a trajectory not found."""
+
+    def __init__(self, error: ApiError) -> None:
+        status = 404 if error.status == 401 else error.status
+        super().__init__(status, str(error), code=error.code, param=error.param, retry_after=error.retry_after)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "x-amzn-errortype": _kind(self)}
+
+
+def _kind(error: ApiError) -> str:
+    return _KINDS.get(error.status, "InternalServiceError")
+
+
+def _aws_body(error: ApiError) -> Mapping[str, Json]:
+    # The service's model spells it Message, the protocol's generic parsers look for message.
+    return {"__type": _kind(error), "message": str(error), "Message": str(error)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Chat completions with AWS's errors. The model is always the policy, so none need be named."""
+
+    streams: bool
+    """Whether the route always answers in a stream."""
+
+    @property
+    def id_prefix(self) -> str:
+        return ChatCompletions.id_prefix
+
+    def read(self, body: Json) -> Asked:
+        asked = ChatCompletions().read({"model": "default", **body} if isinstance(body, dict) else body)
+        return replace(asked, stream=asked.stream or self.streams)
+
+    def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
+        return ChatCompletions().whole(asked, turns, head)
+
+    def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
+        return ChatCompletions().stream(asked, parts, head)
+
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        return _aws_body(error)
+
+    def error_event(self, error: ApiError, num_sent: int) -> bytes:
+        """In the words of chat completions, which whoever reads such a stream expects."""
+        return ChatCompletions().error_event(error, num_sent)
+
+
+SAMPLES: Mapping[str, Dialect] = {
+    "/sample": Sample(streams=False),
+    "/sample-with-response-stream": Sample(streams=True),
+}
+
+_Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1, max_length=_MAX_LENGTH)]
+_Rewards: TypeAlias = Annotated[list[pydantic.FiniteFloat], pydantic.Field(min_length=1)]
+_Numbers: TypeAlias = dict[_Name, pydantic.FiniteFloat]
+_Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
+"""Like every text with a bound it must be whole characters: no ledger takes halves."""
+
+
+class _Body(pydantic.BaseModel):
+    """A field that is not known is refused: it would be lost without a word."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+
+    client_token: _Name | None = None
+
+
+class Completion(_Body):
+    """The agent is done, or gave up and says why."""
+
+    status: Status
+    error: _Text = ""
+
+    def tell(self, report: EpisodeReport) -> None:
+        """Raises ApiError 409."""
+        report.complete(self.status, error=self.error, client_token=self.client_token)
+
+
+class RewardUpdate(_Body):
+    """What the episode earned, in all or per turn."""
+
+    reward: pydantic.FiniteFloat | _Rewards
+    components: _Numbers | None = None
+    metrics: _Numbers | None = None
+
+    def tell(self, report: EpisodeReport) -> None:
+        """Raises ApiError 400 when there is not one reward for each turn, 409 when it is not the time for one."""
+        try:
+            report.update_reward(
+                self.reward, components=self.components, metrics=self.metrics, client_token=self.client_token
+            )
+        except RewardError as error:
+            raise ApiError(400, str(error), code="invalid_value", param="reward") from error
+
+
+class _OfTrajectory(_Body):
+    """AWS names the episode in the body, in Pascal case."""
+
+    model_config = pydantic.ConfigDict(alias_generator=to_pascal)
+
+    trajectory_id: _Name
+    job_arn: _Name
+
+
+@final
+class CompleteRollout(_OfTrajectory, Completion):
+    status: Status = "ready"
+
+
+@final
+class UpdateReward(_OfTrajectory, RewardUpdate):
+    reward: _Rewards = pydantic.Field(alias="Rewards")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReportRoute:
+    """How one route spells a report and its errors."""
+
+    body: type[Completion | RewardUpdate]
+
+    def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
+        """Check a decoded body. Raises ApiError 400 that names the field."""
+        if not isinstance(body, dict):
+            raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
+        if issubclass(self.body, _OfTrajectory) and _JOB_ARN in headers:
+            # The service's model has it in the header, its own SDK writes it into the body.
+            body = {"JobArn": headers[_JOB_ARN], **body}
+        try:
+            return self.body.model_validate(body)
+        except pydantic.ValidationError as error:
+            problem = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+            where = str(problem["loc"][0])
+            code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
+            raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
+
+    def key(self, report: Completion | RewardUpdate) -> str | None:
+        """The episode that a body names, if bodies of its kind do."""
+        return report.trajectory_id if isinstance(report, _OfTrajectory) else None
+
+    def error(self, error: ApiError) -> Mapping[str, Json]:
+        return _aws_body(error) if isinstance(error, AwsError) else ChatCompletions().error(error)
+
+    def told(self, error: ApiError) -> ApiError:
+        return AwsError(error) if issubclass(self.body, _OfTrajectory) else error
+
+
+REPORTS: Mapping[str, ReportRoute] = {
+    "/complete-rollout": ReportRoute(CompleteRollout),
+    "/update-reward": ReportRoute(UpdateReward),
+    "/v1/episode/complete": ReportRoute(Completion),
+    "/v1/episode/reward": ReportRoute(RewardUpdate),
+}

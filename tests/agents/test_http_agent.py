@@ -1,0 +1,497 @@
+"""Agents behind a URL: a real server on loopback gets the episode, plays it over the gateway, answers or reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from sparring.agents.http import HttpAgent
+from sparring.agents.result import AgentResult
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import ScriptedEngine
+from sparring.errors import (
+    ContextOverflow,
+    DataError,
+    InfrastructureError,
+    PolicyTimeout,
+    RewardError,
+    ServiceError,
+    UsageError,
+)
+from sparring.gateway import Gateway
+from sparring.ledger import Ledger
+from sparring.rollouts import Collector, GroupPlan
+from sparring.sessions import Session
+from sparring.types import Outcome, Reward, Sampling, Task
+
+Payload = Any
+Behaviour = Callable[[Payload], Awaitable[Response]]
+
+TASK = Task(
+    id="t1", messages=({"role": "user", "content": "find b"},), fields={"truth": "f", "metadata": {"level": 2}}
+)  # fmt: skip
+MESSAGES = [{"role": "user", "content": "find b"}]
+
+
+def session(*script: Any) -> Session:
+    engine = ScriptedEngine(script or ["one", "two", "three"], encode=ByteTokenizer().encode)
+    sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=50)
+    return Session(id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=sampling)
+
+
+@contextlib.asynccontextmanager
+async def served(behaviour: Behaviour, health: int = 200) -> AsyncIterator[str]:
+    """The URL of an agent."""
+
+    async def rollout(request: Request) -> Response:
+        return await behaviour(await request.json())
+
+    async def get_health(_request: Request) -> Response:
+        return JSONResponse({"status": "healthy"}, status_code=health)
+
+    app = Starlette(routes=[Route("/rollout", rollout, methods=["POST"]), Route("/health", get_health)])
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        while not server.started:  # noqa: ASYNC110 (uvicorn offers no event)
+            await asyncio.sleep(0.001)
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}/rollout"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def play(behaviour: Behaviour, *, episode: Session | None = None, task: Task = TASK, **options: Any) -> AgentResult:
+    async def run() -> AgentResult:
+        async with Gateway() as gateway, served(behaviour) as url, episode or session() as door:
+            quick = {"timeout_seconds": 10.0, "tps_limit": 1000.0, "rng": random.Random(0)}
+            async with HttpAgent(url, gateway=gateway, **{**quick, **options}) as agent:
+                return await agent.play(task, door)
+
+    return asyncio.run(run())
+
+
+async def ask(payload: Payload) -> str:
+    """One turn, as an agent of no particular kind asks for it."""
+    async with httpx.AsyncClient(timeout=10) as client:
+        response = await client.post(
+            f"{payload['base_url']}/chat/completions",
+            json={"model": payload["model_name"], "messages": MESSAGES, **payload["inference_params"]},
+            headers={"authorization": f"Bearer {payload['api_key']}"},
+        )
+        response.raise_for_status()
+        return response.json()["choices"][0]["message"]["content"]
+
+
+async def report(payload: Payload, path: str, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=10) as client:
+        return await client.post(
+            f"{payload['base_url']}/episode/{path}",
+            json=body,
+            headers={"authorization": f"Bearer {payload['api_key']}"},
+        )
+
+
+def answering(answer: Any, *, turns: int = 1, status: int = 200) -> Behaviour:
+    async def behaviour(payload: Payload) -> Response:
+        for _ in range(turns):
+            await ask(payload)
+        return Response(json.dumps(answer), status_code=status, media_type="application/json")
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        ({"reward": 0.5}, Reward(total=0.5)),
+        ({"reward": [0.5]}, Reward(total=0.5)),
+        ({"rewards": [0.25, 0.5], "status_code": 200}, Reward(total=0.75, per_turn={0: 0.25, 1: 0.5})),
+        (
+            {"reward": 1, "components": {"a": 1}, "metrics": {"won": True, "guesses": ["crane"], "\ud83d": 3}},
+            Reward(total=1.0, components={"a": 1.0}, metrics={"won": 1.0, "?": 3.0}),
+        ),
+    ],
+)
+def test_the_reward_may_stand_in_the_answer(answer: Any, reward: Reward) -> None:
+    result = play(answering(answer, turns=2))
+    assert (result.outcome, result.reward) == (Outcome.FINISHED, reward)
+
+
+def test_an_agent_gets_the_task_the_way_to_the_policy_and_how_to_sample_in_every_spelling() -> None:
+    seen: list[Payload] = []
+
+    async def behaviour(payload: Payload) -> Response:
+        seen.append(payload)
+        await ask(payload)
+        return JSONResponse({"reward": 1.0})
+
+    episode = session()
+    play(behaviour, episode=episode, job_name="my-run", region="eu-west-1")
+    (payload,) = seen
+    key, endpoint = payload["api_key"], payload["metadata"]["endpoint"]
+    arn = "arn:aws:sagemaker:eu-west-1:000000000000:job/AgentRFT/my-run"
+    assert payload["prompt"] == "find b"
+    assert payload["instance"] == {"id": "t1", "prompt": "find b", **TASK.fields}
+    assert payload["truth"] == "f"
+    assert payload["metadata"] == {
+        "jobArn": arn, "job_arn": arn, "rolloutId": key, "trajectoryId": key, "trajectory_id": key,
+        "endpoint": endpoint, "region": "eu-west-1",
+    }  # fmt: skip
+    assert payload["inferenceParams"] == {"temperature": 0.5, "topP": 0.9, "maxTokens": 50}
+    assert payload["inference_params"] == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 50}
+    assert payload["_rollout"] == {
+        "base_url": f"{endpoint}/s/{key}/v1", "api_key": key, "model_id": "default",
+        "sampling_params": payload["inference_params"],
+    }  # fmt: skip
+    assert (payload["model_endpoint"], payload["base_url"]) == (endpoint, f"{endpoint}/v1")
+    assert episode.turns[0].sampling == episode.sampling
+
+
+def test_a_prompt_that_is_no_text_is_packed_into_one_with_its_row() -> None:
+    seen: list[Payload] = []
+
+    async def behaviour(payload: Payload) -> Response:
+        seen.append(payload)
+        await ask(payload)
+        return JSONResponse({"reward": 1.0})
+
+    messages = ({"role": "system", "content": "Be short."}, *MESSAGES)
+    play(behaviour, task=Task(id="t2", messages=messages, fields={"reward_spec": {"ground_truth": "f"}}))
+    packed = {"id": "t2", "prompt": list(messages), "reward_spec": {"ground_truth": "f"}}
+    assert json.loads(seen[0]["prompt"]) == seen[0]["instance"] == packed
+    assert seen[0]["messages"] == list(messages)
+
+
+def test_an_agent_elsewhere_is_sent_the_address_under_which_it_reaches_the_gateway() -> None:
+    seen: list[Payload] = []
+
+    async def behaviour(payload: Payload) -> Response:
+        seen.append(payload)
+        return JSONResponse({"status": "error"})
+
+    with pytest.raises(InfrastructureError):
+        play(behaviour, endpoint="http://host.docker.internal:8000/")
+    assert seen[0]["metadata"]["endpoint"] == "http://host.docker.internal:8000"
+    assert seen[0]["base_url"] == "http://host.docker.internal:8000/v1"
+
+
+@pytest.mark.parametrize(("answer", "status"), [({}, 202), ({"status": "processing"}, 200), ("begun", 200)])
+def test_an_agent_that_has_only_begun_is_waited_for(answer: Any, status: int) -> None:
+    background: list[asyncio.Task[None]] = []
+
+    async def behaviour(payload: Payload) -> Response:
+        async def go_on() -> None:
+            await ask(payload)
+            await report(payload, "complete", status="ready")
+            await report(payload, "reward", reward=0.5, metrics={"steps": 1})
+
+        background.append(asyncio.create_task(go_on()))
+        return JSONResponse(answer, status_code=status)
+
+    assert play(behaviour).reward == Reward(total=0.5, metrics={"steps": 1.0})
+
+
+def test_what_was_reported_counts_and_the_answer_adds_its_metrics() -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        await report(payload, "complete", status="ready")
+        await report(payload, "reward", reward=0.5, metrics={"steps": 1})
+        return JSONResponse({"reward": 0.75, "metrics": {"steps": 9, "won": True}})
+
+    assert play(behaviour).reward == Reward(total=0.5, metrics={"won": 1.0, "steps": 1.0})
+
+
+def test_an_agent_that_rewards_and_answers_need_not_complete() -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        await report(payload, "reward", reward=0.5)
+        return JSONResponse({})
+
+    assert play(behaviour).reward == Reward(total=0.5)
+
+
+def test_a_reported_reward_counts_though_the_agent_hangs() -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        await report(payload, "complete", status="ready")
+        await report(payload, "reward", reward=0.5)
+        await asyncio.sleep(60)
+        raise AssertionError("unreachable")
+
+    # It hangs up when the grace for the answer is over, well before the deadline.
+    assert play(behaviour, timeout_seconds=30.0).reward == Reward(total=0.5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"status": "error", "error": "the shop was down", "reward": 0.0}, "the shop was down"),
+        ({"errorType": "ValidationError", "errorMessage": "no prompt"}, "no prompt"),
+        ({"status_code": 500, "stop_reason": "boom"}, "boom"),
+        ({"status": "error", "error": "half a \ud83d"}, r"half a \?"),
+    ],
+)
+def test_an_agent_that_says_it_failed_is_no_reward_of_0(answer: Any, said: str) -> None:
+    with pytest.raises(InfrastructureError, match=said):
+        play(answering(answer))
+
+
+def test_a_failure_may_be_reported_too() -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        await report(payload, "complete", status="failed", error="the shop was down")
+        return JSONResponse({"reward": 0.0})
+
+    with pytest.raises(InfrastructureError, match="the shop was down"):
+        play(behaviour)
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [(ContextOverflow("full"), Outcome.MAX_TOKENS), (PolicyTimeout("late"), Outcome.POLICY_TIMEOUT)],
+)
+def test_an_agent_that_fails_over_the_policys_limits_met_them(limit: Exception, outcome: Outcome) -> None:
+    result = play(answering({"reward": 1.0}), episode=session(limit))
+    assert (result.outcome, result.reward, result.error) == (outcome, None, str(limit))
+
+
+@pytest.mark.parametrize("reward", ["much", [1.0, 2.0, 3.0], True, float("nan"), 10**400])
+def test_a_reward_that_is_none_is_an_error(reward: Any) -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        return Response(json.dumps({"reward": reward}), media_type="application/json")
+
+    with pytest.raises(RewardError, match="The reward that the agent reports"):
+        play(behaviour)
+
+
+def test_a_reward_that_never_comes_is_an_error_that_says_what_was_refused() -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        await report(payload, "complete", status="ready")
+        assert (await report(payload, "reward", reward=[1.0, 2.0])).status_code == 400
+        return PlainTextResponse("done")
+
+    with pytest.raises(RewardError, match=r"not rewarded within 2 s.*2 numbers for 1 turns"):
+        play(behaviour, timeout_seconds=2.0)
+
+
+def test_an_agent_that_does_not_answer_in_time_is_infrastructure_and_is_cut_off() -> None:
+    told: list[int] = []
+
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        await asyncio.sleep(0.6)
+        told.append((await report(payload, "reward", reward=1.0)).status_code)
+        return JSONResponse({})
+
+    with pytest.raises(InfrastructureError, match=r"did not answer within 0\.3 s"):
+        play(behaviour, timeout_seconds=0.3)
+    # The episode is over: its key opens nothing, or the gateway is gone.
+    assert told in ([], [401])
+
+
+def test_a_reward_without_a_turn_is_not_the_policys() -> None:
+    with pytest.raises(InfrastructureError, match="without asking the policy"):
+        play(answering({"reward": 1.0}, turns=0))
+
+
+def failing_at_first(num_failures: int, status: int, pushed: list[str], *, turns: int = 0) -> Behaviour:
+    async def behaviour(payload: Payload) -> Response:
+        pushed.append(payload["api_key"])
+        for _ in range(turns):
+            await ask(payload)
+        if len(pushed) <= num_failures:
+            return PlainTextResponse("busy", status_code=status)
+        await ask(payload)
+        return JSONResponse({"reward": 1.0})
+
+    return behaviour
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_agent_that_cannot_take_the_episode_is_asked_again_each_time_later(status: int) -> None:
+    pushed: list[str] = []
+    paused: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+
+    longest = type("Longest", (random.Random,), {"uniform": lambda _self, _low, high: high})()
+    result = play(failing_at_first(3, status, pushed), sleep=sleep, rng=longest, tps_limit=1e9)
+    assert result.reward == Reward(total=1.0)
+    assert paused == [0.5, 1.0, 2.0]
+    assert len(set(pushed)) == 4, "each attempt has a key of its own"
+
+
+def test_a_connection_that_breaks_is_tried_again() -> None:
+    async def run() -> None:
+        pushed = 0
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal pushed
+            head = await reader.readuntil(b"\r\n\r\n")
+            is_push = head.startswith(b"POST")
+            pushed += is_push
+            if not is_push or pushed > 1:
+                body = b'{"status": "error", "error": "second"}'
+                writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/rollout"
+        async with server, Gateway() as gateway, session() as episode, HttpAgent(url, gateway=gateway) as agent:
+            with pytest.raises(InfrastructureError, match="second"):
+                await agent.play(TASK, episode)
+        assert pushed == 2
+
+    asyncio.run(run())
+
+
+def test_retries_are_bounded() -> None:
+    pushed: list[str] = []
+    with pytest.raises(InfrastructureError, match="failed: it answered 503: busy"):
+        play(failing_at_first(9, 503, pushed), max_retries=2, sleep=lambda _: asyncio.sleep(0))
+    assert len(pushed) == 3
+
+
+@pytest.mark.parametrize(("status", "turns"), [(500, 1), (404, 0)])
+def test_an_episode_that_was_begun_or_refused_is_not_pushed_again(status: int, turns: int) -> None:
+    pushed: list[str] = []
+    with pytest.raises(InfrastructureError, match=f"answered {status}"):
+        play(failing_at_first(1, status, pushed, turns=turns))
+    assert len(pushed) == 1
+
+
+def test_an_agent_that_is_not_there_is_told_before_the_first_episode() -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            url = f"http://127.0.0.1:{bound.getsockname()[1]}/rollout"
+        async with Gateway() as gateway, session() as episode, HttpAgent(url, gateway=gateway) as agent:
+            with pytest.raises(ServiceError, match=r"cannot be reached: GET http://127.0.0.1:\d+/health failed"):
+                await agent.play(TASK, episode)
+        async with Gateway() as gateway, session() as episode, served(answering({}), health=503) as url:
+            agent = HttpAgent(url, gateway=gateway)
+            with pytest.raises(ServiceError, match=r"is not ready: GET .* answered 503"):
+                await agent.play(TASK, episode)
+            await agent.aclose()
+
+    asyncio.run(run())
+
+
+def test_health_is_asked_once_and_agents_without_that_route_are_fine() -> None:
+    async def run() -> None:
+        asked: list[str] = []
+
+        async def note(request: httpx.Request) -> None:
+            asked.append(request.url.path)
+
+        async with Gateway() as gateway, served(answering({"reward": 1.0}), health=404) as url:
+            agent = HttpAgent(url, gateway=gateway, tps_limit=1000)
+            agent._client.event_hooks = {"request": [note]}
+            for _ in range(2):
+                async with session() as episode:
+                    await agent.play(TASK, episode)
+            await agent.aclose()
+        assert asked == ["/health", "/rollout", "/rollout"]
+
+    asyncio.run(run())
+
+
+def test_starts_are_paced_and_concurrency_is_bounded() -> None:
+    async def run() -> None:
+        now, playing, most = 0.0, 0, 0
+        paused: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+            paused.append(seconds)
+
+        async def behaviour(payload: Payload) -> Response:
+            nonlocal playing, most
+            playing += 1
+            most = max(most, playing)
+            await ask(payload)
+            await asyncio.sleep(0.05)
+            playing -= 1
+            return JSONResponse({"reward": 1.0})
+
+        async with Gateway() as gateway, served(behaviour) as url:
+            options: Any = {"clock": lambda: now, "sleep": sleep}
+            async with HttpAgent(url, gateway=gateway, tps_limit=2.0, max_concurrency=2, **options) as agent:
+
+                async def episode() -> None:
+                    async with session() as door:
+                        await agent.play(TASK, door)
+
+                await asyncio.gather(*(episode() for _ in range(5)))
+        assert paused == [0.5] * 4
+        assert most == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("localhost:9000", {}, "give the whole URL"),
+        ("http://x", {"job_name": "my run"}, "cannot stand in an ARN"),
+        ("http://x", {"tps_limit": 0}, "give a number above 0"),
+        ("http://x", {"max_concurrency": 0}, "give a number above 0"),
+        ("http://x", {"max_retries": -1}, "0 or more"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(url: str, options: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        HttpAgent(url, gateway=Gateway(), **options)
+
+
+def test_a_task_that_is_no_json_is_named() -> None:
+    with pytest.raises(DataError, match="Task t3 cannot be sent"):
+        play(answering({}), task=Task(id="t3", messages=(), fields={"when": object()}))
+
+
+def test_the_collector_plays_it_like_any_agent_and_retries_its_failures() -> None:
+    async def run() -> None:
+        pushed: list[Payload] = []
+
+        async def behaviour(payload: Payload) -> Response:
+            pushed.append(payload)
+            await ask(payload)
+            if len(pushed) == 1:
+                return JSONResponse({"status": "error", "error": "the shop was down"})
+            return JSONResponse({"reward": len(pushed) / 4})
+
+        async def no_pause(_seconds: float) -> None:
+            pass
+
+        with Ledger() as ledger:
+            async with Gateway() as gateway, served(behaviour) as url, HttpAgent(url, gateway=gateway) as agent:
+                engine = ScriptedEngine(lambda _request: "one", encode=ByteTokenizer().encode)
+                collector = Collector(
+                    engine=engine, chat=TemplateChat(ByteTokenizer()), agent=agent.play, reward=lambda _: 9.0, scorer=None,
+                    ledger=ledger, seed=0, max_concurrency=1, timeout_seconds=10, max_retries=1, sleep=no_pause,
+                )  # fmt: skip
+                plan = GroupPlan(task=TASK, position=0, group_size=2, sampling=Sampling(max_tokens=20))
+                group = await collector.play_group(plan)
+        assert group.rewards == [0.5, 0.75]
+        assert [len(trajectory.turns) for trajectory in group.trajectories] == [1, 1]
+
+    asyncio.run(run())
