@@ -234,6 +234,12 @@ def warnings(
             "is 'none' with loss_fn = 'importance_sampling', whose ratio nothing bounds: it diverges on stale tokens. "
             "The default is 'token_tis'.",
         )
+    if loss == "cispo" and correction in ("none", "token_tis") and max_steps_off_policy > 0:
+        yield (
+            "off_policy_correction",
+            f"is {correction!r} with loss_fn = 'cispo', which removes no gradient however far the policy has moved: in "
+            "benchmarks/learning_matrix.py one of ten such runs collapsed. 'geometric_mask' kept up with synchronous play.",
+        )
     if correction != "none" and max_steps_off_policy == 0 and section.num_passes == 1:
         yield (
             "off_policy_correction",

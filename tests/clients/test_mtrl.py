@@ -1,7 +1,7 @@
 """Agents written for SageMaker MTRL, with AWS's own packages, play through the gateway; only the endpoint is new.
 
 They run in a virtual environment of their own: tests/clients/mtrl/requirements.txt, installed in
-$SPARRING_CLIENT_VENVS/mtrl (.clients/mtrl by default).
+$CLIENT_VENVS/mtrl (.clients/mtrl by default).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparring.sessions import Session
 from sparring.types import Outcome, Reward, Sampling, Task
 
 ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("SPARRING_CLIENT_VENVS", ROOT / ".clients")) / "mtrl" / "bin" / "python"
+PYTHON = Path(os.environ.get("CLIENT_VENVS", ROOT / ".clients")) / "mtrl" / "bin" / "python"
 AGENT = Path(__file__).parent / "mtrl" / "agent.py"
 
 pytestmark = [
