@@ -37,7 +37,11 @@ class EpisodeReport:
         self._refusal: str | None = None
         self._tokens: dict[tuple[str, str], object] = {}
         """What was reported under each operation and client token."""
-        self._sealed = asyncio.Event()
+        self._is_sealed = False
+        self._playing: set[asyncio.Task[object]] = set()
+        """Tasks that play a turn now."""
+        self._stopped: set[asyncio.Task[object]] = set()
+        """Those of them that were told to stop."""
         self._settled = asyncio.Event()
 
     @property
@@ -101,21 +105,24 @@ class EpisodeReport:
 
     def check_open(self) -> None:
         """Raises ApiError 409 when no more turns are taken."""
-        if self._sealed.is_set():
+        if self._is_sealed:
             raise self._conflict("for a turn")
 
     async def while_open(self, answer: Awaitable[Answer]) -> Answer:
         """What is awaited. It is cancelled, and ApiError 409 raised, as soon as no more turns are taken."""
-        answering, sealing = asyncio.ensure_future(answer), asyncio.ensure_future(self._sealed.wait())
+        playing = asyncio.current_task()
+        assert playing is not None
+        self._playing.add(playing)
         try:
-            await asyncio.wait({answering, sealing}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise self._conflict("for a turn")
-            return answering.result()
+            return await answer
+        except asyncio.CancelledError:
+            if playing not in self._stopped:
+                raise
+            playing.uncancel()
+            raise self._conflict("for a turn") from None
         finally:
-            for task in (answering, sealing):
-                task.cancel()
-            await asyncio.gather(answering, sealing, return_exceptions=True)
+            self._playing.discard(playing)
+            self._stopped.discard(playing)
 
     def _is_repeated(self, operation: str, client_token: str | None, said: object) -> bool:
         """Whether this very report was taken before. Raises ApiError 409 for a token that came with another one."""
@@ -132,7 +139,10 @@ class EpisodeReport:
     def _remember(self, operation: str, client_token: str | None, said: object) -> None:
         if client_token is not None:
             self._tokens[operation, client_token] = said
-        self._sealed.set()
+        self._is_sealed = True
+        for playing in self._playing - self._stopped:
+            self._stopped.add(playing)
+            playing.cancel()
         if self._status == "failed" or (self._status == "ready" and self._reward is not None):
             self._settled.set()
 

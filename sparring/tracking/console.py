@@ -32,6 +32,8 @@ from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
 
+MOST_SEQUENCES = 1.2
+"""Sequences an episode from which on a warning says so."""
 STEP_NUMBERS = (
     ("reward", "rollout/reward/mean", "{:.3f}"),
     ("score", "rollout/score/mean", "{:.3f}"),
@@ -96,6 +98,7 @@ class Console:
         self, quiet: bool = False, *, progress: RichConsole | None = None, results: RichConsole | None = None
     ) -> None:
         self._quiet = quiet
+        self._has_warned_of_breaks = False
         self._out = progress or RichConsole(stderr=True, highlight=False)
         self._results = results or RichConsole(highlight=False)
         self._bars: Progress | None = None
@@ -150,6 +153,7 @@ class Console:
         shown = [f"{label} {pattern.format(metrics[name])}" for label, name, pattern in STEP_NUMBERS if name in metrics]
         if metrics.get("training/steps_without_signal"):
             shown.append("no group had a signal")
+        self._warn_of_breaks(metrics)
         of, remaining = "", ""
         if (training := self._training) is not None:
             of = f"/{training.max_steps}"
@@ -161,6 +165,21 @@ class Console:
                 each = (time.monotonic() - training.began) / (step - training.start)
                 remaining = f"  ({each * (training.max_steps - step):.0f} s to go)"
         self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
+
+    def _warn_of_breaks(self, metrics: Mapping[str, float]) -> None:
+        """Once: an agent that rewrites its history costs tokens, and shows it to the policy as it never played it."""
+        if self._has_warned_of_breaks or metrics.get("rollout/branches", 1.0) <= MOST_SEQUENCES:
+            return
+        self._has_warned_of_breaks = True
+        prefix = "rollout/breaks/"
+        reasons = {name.removeprefix(prefix): share for name, share in metrics.items() if name.startswith(prefix)}
+        shown = ", ".join(
+            f"{name} {share:.0%} of turns" for name, share in sorted(reasons.items(), key=lambda one: -one[1])
+        )
+        self._print(
+            f"warning: an episode gives {metrics['rollout/branches']:.1f} sequences, since histories do not go on from what was "
+            f"played: {shown}. Each is computed anew; see docs/agents.md, what clients send back."
+        )
 
     def evaluated(self, evaluation: EvaluationLike) -> None:
         rewards = evaluation.rewards

@@ -104,3 +104,15 @@ def test_long_steps_say_how_long_is_left() -> None:
     lines = progress.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines[:-1]] == [f"warm start: {n}/10 loss 1.0000" for n in (2, 4, 6, 8)]
     assert lines[-1].startswith("warm start: 10 in ")
+
+
+def test_histories_that_do_not_go_on_are_warned_of_once_with_the_reason() -> None:
+    shown, progress, _ = console()
+    breaks = {"rollout/branches": 1.5, "rollout/breaks/edited_history": 0.2, "rollout/breaks/tools_changed": 0.05}
+    shown.log_metrics(1, STEP | {"rollout/branches": 1.2})
+    assert "warning" not in progress.getvalue()
+    for step in (2, 3):
+        shown.log_metrics(step, STEP | breaks)
+    text = " ".join(progress.getvalue().split())
+    assert text.count("warning: an episode gives 1.5 sequences") == 1
+    assert "edited_history 20% of turns, tools_changed 5% of turns" in text
