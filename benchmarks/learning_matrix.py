@@ -1,4 +1,4 @@
-"""Does every algorithm learn? Each advantage with ppo, each loss with group_based, and corrections at staleness 3.
+"""Does every algorithm learn? Each advantage with ppo, each loss with group_based, and at staleness 3 with its correction.
 
 All on pointer chase, from one warm start a seed, judged by the strict scorer on held-out tasks at temperature 1. Cells
 that are done stay in --state: an interrupted run goes on where it was.
@@ -55,8 +55,7 @@ MATRIX: dict[str, dict[str, Choice]] = {
         "ppo, synchronous": SYNCHRONOUS,
         "ppo, token_tis": Choice("group_based", "ppo", "token_tis", STALE),
         "cispo, geometric_mask": Choice("group_based", "cispo", "geometric_mask", STALE),
-        "cispo, token_tis": Choice("group_based", "cispo", "token_tis", STALE),
-        "importance_sampling, token_tis": Choice("group_based", "importance_sampling", "token_tis", STALE),
+        "importance_sampling, geometric_mask": Choice("group_based", "importance_sampling", "geometric_mask", STALE),
         UNCORRECTED: Choice("group_based", "importance_sampling", "none", STALE),
     },
 }

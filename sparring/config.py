@@ -124,7 +124,9 @@ class AlgorithmSection(Section):
     advantage_method: str = Field(default="group_based", description="docs/algorithms.md, or `module:function`.")
     loss_fn: str = Field(default="ppo", description="docs/algorithms.md, or `module:function`.")
     off_policy_correction: str | None = Field(
-        default=None, description="None: `token_tis` when max_steps_off_policy > 0, else `none`."
+        default=None,
+        description="None: with max_steps_off_policy > 0 `token_tis`, or `geometric_mask` for a loss that never clips; "
+        "else `none`.",
     )
     loss_reduction: str = Field(default="trajectory_mean")
     policy_ratio: Literal["two_policy", "three_policy"] = Field(
@@ -331,9 +333,10 @@ class Config(Section):
     @property
     def off_policy_correction(self) -> str:
         """Given, or by default: on whenever tokens may be older than the policy."""
-        if self.algorithm.off_policy_correction is not None:
-            return self.algorithm.off_policy_correction
-        return "token_tis" if self.rollout.max_steps_off_policy > 0 else "none"
+        section = self.algorithm
+        if section.off_policy_correction is not None:
+            return section.off_policy_correction
+        return choice.default_correction(section.loss_fn, max_steps_off_policy=self.rollout.max_steps_off_policy)
 
     def loss_config(self) -> dict[str, Any]:
         """What a learner is told of the loss: its knobs and all that stands around it."""

@@ -39,6 +39,8 @@ PER_TURN = ("group_based_per_turn", "group_based_per_turn_immediate", "monte_car
 """Advantage methods that read the reward of every turn; the others give a trajectory one number."""
 WITHOUT_RATIO = ("gpg",)
 """Losses that do not look at who sampled."""
+WITHOUT_TRUST_REGION = ("importance_sampling", "cispo", "gpg")
+"""Losses that remove no gradient however far the policy has moved from the one that sampled."""
 
 Problem: TypeAlias = tuple[str, str, tuple[str, ...]]
 """(key, message, other keys that it depends on), all within [algorithm] unless they name a section."""
@@ -198,6 +200,14 @@ def refusals(
         )
 
 
+def default_correction(loss: str, *, max_steps_off_policy: int) -> str:
+    """On whenever tokens may be older than the policy. A loss that clips needs its weights bounded; one that does not needs
+    something that leaves out what the policy has moved away from."""
+    if max_steps_off_policy == 0:
+        return "none"
+    return "geometric_mask" if loss in WITHOUT_TRUST_REGION else "token_tis"
+
+
 def warnings(
     section: Section, *, correction: str, group_size: int, max_steps_off_policy: int
 ) -> Iterator[tuple[str, str]]:
@@ -228,17 +238,11 @@ def warnings(
             f"is {loss!r}, which does not look at who sampled, but tokens may be older than the policy; set "
             "off_policy_correction, or use 'ppo'.",
         )
-    if loss == "importance_sampling" and correction == "none" and max_steps_off_policy > 0:
+    elif loss in WITHOUT_TRUST_REGION and correction in ("none", "token_tis") and max_steps_off_policy > 0:
         yield (
             "off_policy_correction",
-            "is 'none' with loss_fn = 'importance_sampling', whose ratio nothing bounds: it diverges on stale tokens. "
-            "The default is 'token_tis'.",
-        )
-    if loss == "cispo" and correction in ("none", "token_tis") and max_steps_off_policy > 0:
-        yield (
-            "off_policy_correction",
-            f"is {correction!r} with loss_fn = 'cispo', which removes no gradient however far the policy has moved: in "
-            "benchmarks/learning_matrix.py one of ten such runs collapsed. 'geometric_mask' kept up with synchronous play.",
+            f"is {correction!r} with loss_fn = {loss!r}, which removes no gradient however far the policy has moved: one of "
+            "ten such runs collapsed. 'geometric_mask', the default, leaves out what the policy has moved away from.",
         )
     if correction != "none" and max_steps_off_policy == 0 and section.num_passes == 1:
         yield (

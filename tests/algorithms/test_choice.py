@@ -268,10 +268,10 @@ def test_what_cannot_work_or_would_be_read_by_nothing_is_refused(overrides: list
 
 WARNED = [
     (
-        ["loss_fn=cispo"],
+        ["loss_fn=cispo", "off_policy_correction=token_tis"],
         "algorithm.off_policy_correction: is 'token_tis' with loss_fn = 'cispo', which removes no gradient however far the "
-        "policy has moved: in benchmarks/learning_matrix.py one of ten such runs collapsed. 'geometric_mask' kept up with "
-        "synchronous play.",
+        "policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves out what the policy has "
+        "moved away from.",
     ),
     (
         ["loss_fn=cispo", "clip_low_threshold=1", "rollout.max_steps_off_policy=0"],
@@ -297,8 +297,9 @@ WARNED = [
     ),
     (
         ["loss_fn=importance_sampling", "off_policy_correction=none"],
-        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', whose ratio nothing bounds: it "
-        "diverges on stale tokens. The default is 'token_tis'.",
+        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', which removes no gradient however "
+        "far the policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves out what the "
+        "policy has moved away from.",
     ),
     (
         ["off_policy_correction=icepop", "rollout.max_steps_off_policy=0"],
@@ -355,15 +356,28 @@ def test_epsilons_are_distances_from_1() -> None:
     assert knobs == pytest.approx({"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
 
 
-@pytest.mark.parametrize(("max_steps_off_policy", "expected"), [(0, "none"), (1, "token_tis"), (3, "token_tis")])
-def test_stale_tokens_are_corrected_by_default(max_steps_off_policy: int, expected: str) -> None:
-    assert config(f"rollout.max_steps_off_policy={max_steps_off_policy}").off_policy_correction == expected
+@pytest.mark.parametrize(
+    ("loss", "max_steps_off_policy", "expected"),
+    [
+        ("ppo", 0, "none"),
+        ("ppo", 1, "token_tis"),
+        ("dppo_tv", 3, "token_tis"),
+        ("cispo", 0, "none"),
+        ("cispo", 1, "geometric_mask"),
+        ("importance_sampling", 3, "geometric_mask"),
+        ("gpg", 3, "geometric_mask"),
+    ],
+)
+def test_stale_tokens_are_corrected_by_default(loss: str, max_steps_off_policy: int, expected: str) -> None:
+    chosen = config(f"loss_fn={loss}", f"rollout.max_steps_off_policy={max_steps_off_policy}")
+    assert chosen.off_policy_correction == expected
+    assert "off_policy_correction" not in " ".join(warning.key for warning in chosen.warnings())
 
 
 def test_what_is_in_effect_has_the_defaults_of_the_chosen_functions() -> None:
     values = config("loss_fn=cispo", "clip_high_threshold=4").algorithm_in_effect()
     assert (values["clip_low_threshold"], values["clip_high_threshold"]) == (0.0, 4.0)
-    assert values["off_policy_correction"] == "token_tis"
+    assert values["off_policy_correction"] == "geometric_mask"
     assert "dual_clip" not in values
 
 
