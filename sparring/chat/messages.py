@@ -22,11 +22,19 @@ def content_text(content: Json) -> str:
     return canonical_json(content)
 
 
+def json_text(value: Json) -> str:
+    """JSON text of a value, keys in their order."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # integers beyond 64 bits, half characters
+        return json.dumps(value, separators=(",", ":"))
+
+
 def canonical_json(value: Json) -> str:
     """The same text for equal JSON values."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:  # integers beyond 64 bits, half characters
+    except TypeError:  # as above
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 

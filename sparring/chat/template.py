@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
-from sparring.chat.messages import content_text, plain
+from sparring.chat.messages import content_text, json_text, plain
 from sparring.chat.tool_calls import parse_assistant, render_assistant, tools_text
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
@@ -73,13 +73,13 @@ class TemplateChat:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """The whole prompt. Raises DataError when the template refuses the messages."""
-        return self._render(json.dumps([[plain(message) for message in messages], list(tools)]))
+        return self._render(json_text([[plain(message) for message in messages], list(tools)]))
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
         """Ids that follow; costs a rendering of the new messages only. Raises SpliceRefused."""
-        following = self._follow(json.dumps([plain(message) for message in new]))
+        following = self._follow(json_text([plain(message) for message in new]))
         # An answer that was cut, or stopped with another id, is closed as the template closes it.
         return following[1:] if stopped and played[-1] == following[0] else following
 

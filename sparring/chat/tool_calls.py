@@ -103,7 +103,7 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
     try:
         # Decoding before looking for the closing tag lets argument strings hold tags.
         value, value_end = _DECODER.raw_decode(text, body_start)
-        json.dumps(value, ensure_ascii=False).encode()  # Lone surrogates are no text that could be sent on.
+        _ENCODER.encode(value).encode()  # Lone surrogates are no text that could be sent on.
     except (ValueError, RecursionError):
         return _unparsable(text, body_start)
     rest = text[value_end:].lstrip()
@@ -115,7 +115,7 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
     arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
         return "arguments_not_object", end
-    return {"name": value["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}, end
+    return {"name": value["name"], "arguments": _ENCODER.encode(arguments)}, end
 
 
 def _unparsable(text: str, position: int) -> tuple[Problem, int]:
@@ -131,6 +131,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def _compact(value: Json) -> str:

@@ -56,25 +56,29 @@ class EpisodeDoors:
         return api_key
 
     def check(self, api_key: str) -> None:
-        episode = self._episodes.get(_digest(api_key))
-        if episode is None or episode.session.is_closed:
-            raise ApiError(
-                401, "This API key opens no running episode; use the key the episode was given.", code="invalid_api_key"
-            )
+        self._episode(api_key)
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
-        self.check(api_key)
+        episode = self._episode(api_key)
         if request.seed is not None:
             raise ApiError(
                 400, "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
                 code="unsupported_parameter", param="seed",
             )  # fmt: skip
-        yield self._episodes[_digest(api_key)]
+        yield episode
 
     def report(self, api_key: str) -> EpisodeReport:
-        self.check(api_key)
-        return self._episodes[_digest(api_key)].report
+        return self._episode(api_key).report
+
+    def _episode(self, api_key: str) -> OpenEpisode:
+        """Raises ApiError 401."""
+        episode = self._episodes.get(_digest(api_key))
+        if episode is None or episode.session.is_closed:
+            raise ApiError(
+                401, "This API key opens no running episode; use the key the episode was given.", code="invalid_api_key"
+            )
+        return episode
 
 
 @final

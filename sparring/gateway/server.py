@@ -21,6 +21,10 @@ from sparring.protocols import Chat, Engine
 from sparring.sessions import Session
 from sparring.types import Sampling
 
+_GC_THRESHOLD = 20_000
+"""New objects between two collections: a request makes hundreds and frees them by itself, so Python's 700 would look for
+cycles several times a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -75,6 +79,8 @@ class Listener:
         self._port = bound.getsockname()[1]
         # What is loaded by now stays: walked at every collection, it would cost more than the requests do.
         gc.freeze()
+        self._gc_threshold = gc.get_threshold()
+        gc.set_threshold(_GC_THRESHOLD, *self._gc_threshold[1:])
         config = uvicorn.Config(
             self._app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2
         )
@@ -89,6 +95,7 @@ class Listener:
             self._server.should_exit = True
             await self._serving
             self._serving = None
+            gc.set_threshold(*self._gc_threshold)
             gc.unfreeze()
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sparring.chat.messages import json_text
 from sparring.errors import DataError
 from sparring.types import Sampling, StopReason, Turn
 
@@ -95,22 +96,24 @@ def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_dig
         (
             rollout_id, turn.id, turn.parent, turn.branch_reason,
             array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),
-            array("f", turn.sampled_logprobs).tobytes(), json.dumps(turn.versions), turn.fingerprint,
-            turn.stop_reason, json.dumps([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
-            json.dumps(turn.message), turn.num_computed_tokens, turn.seconds, request_digest,
+            array("f", turn.sampled_logprobs).tobytes(), json_text(turn.versions), turn.fingerprint,
+            turn.stop_reason, json_text([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
+            json_text(turn.message), turn.num_computed_tokens, turn.seconds, request_digest,
         ),
     )  # fmt: skip
 
 
-def _num_played(db: sqlite3.Connection, rollout_id: str, turn_id: int | None) -> int:
+def _num_played(db: sqlite3.Connection, rollout_id: str, turn_id: int) -> int:
     """Ids of a turn's prompt and answer together: the sum over its line of parents."""
-    num_bytes = 0
-    while turn_id is not None:
-        turn_id, own = db.execute(
-            "SELECT parent, length(new_prompt_ids) + length(token_ids) FROM turns WHERE rollout_id = ? AND id = ?",
-            (rollout_id, turn_id),
-        ).fetchone()
-        num_bytes += own
+    # One statement: the connection gives the interpreter lock up and takes it again with each.
+    (num_bytes,) = db.execute(
+        "WITH RECURSIVE line (parent, bytes) AS ("
+        " SELECT parent, length(new_prompt_ids) + length(token_ids) FROM turns WHERE rollout_id = ?1 AND id = ?2"
+        " UNION ALL SELECT turns.parent, length(turns.new_prompt_ids) + length(turns.token_ids)"
+        " FROM turns JOIN line ON turns.rollout_id = ?1 AND turns.id = line.parent"
+        ") SELECT sum(bytes) FROM line",
+        (rollout_id, turn_id),
+    ).fetchone()
     return num_bytes // array("i").itemsize
 
 

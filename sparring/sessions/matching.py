@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from sparring.chat.messages import call_name_and_arguments, canonical_json, content_text
+from sparring.chat.messages import call_name_and_arguments, canonical_json, content_text, json_text
 from sparring.types import Json, Message, ToolSchema
 
 CanonicalMessage: TypeAlias = tuple[Json, ...]
@@ -40,7 +40,7 @@ def _numbers_alike(value: Json) -> Json:
 
 def request_digest(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
     """Names a request in the ledger: a hash of its messages and tools as they came."""
-    return hashlib.blake2b(canonical_json([list(messages), list(tools)]).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json_text([list(messages), list(tools)]).encode(), digest_size=16).hexdigest()
 
 
 def num_shared(left: CanonicalHistory, right: CanonicalHistory) -> int:

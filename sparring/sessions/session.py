@@ -227,16 +227,15 @@ class Session:
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
     ) -> _Start:
         """Splice onto the longest earlier turn that the messages continue, or begin a branch and say why."""
-        continued = [
-            played
-            for played in self._played
-            if played.tools == tools_wanted and wanted[: len(played.history)] == played.history
-        ]
-        if not continued:
+        alike: list[_Played] = []
+        for length in sorted({len(played.history) for played in self._played}, reverse=True):
+            begin = wanted[:length]
+            alike = [one for one in self._played if one.history == begin and one.tools == tools_wanted]
+            if alike:
+                break
+        else:
             played = [(one.request, one.history, one.tools) for one in self._played]
             return _Start(self._chat.render(messages, tools), None, branch_reason(wanted, tools_wanted, played))
-        longest = max(len(played.history) for played in continued)
-        alike = [played for played in continued if len(played.history) == longest]
         parent = alike[-1] if len(alike) == 1 else _shown(alike, messages)
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids

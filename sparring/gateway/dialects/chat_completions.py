@@ -13,7 +13,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from sparring.gateway.dialects.events import unnamed_event
-from sparring.gateway.dialects.validation import LENIENT, Lenient, Parameters, StopText, Strict, validated
+from sparring.gateway.dialects.validation import LENIENT, Lenient, Parameters, StopText, Strict, remembered, validated
 from sparring.gateway.request import ApiError, Asked, Begin, Call, End, Head, Part, Reasoning, Text
 from sparring.types import Json, Message, StopReason, ToolSchema, Turn
 
@@ -82,6 +82,16 @@ class _Tool(TypedDict):
     function: _ToolFunction
 
 
+def _plain(message: _Message) -> Message:
+    """As sessions take it: null is absent, a developer is a system."""
+    plain: dict[str, Json] = {key: value for key, value in message.items() if value is not None}
+    return plain | {"role": "system"} if plain["role"] == "developer" else plain
+
+
+def _without_nulls(tool: _Tool) -> ToolSchema:
+    return {**tool, "function": {key: value for key, value in tool["function"].items() if value is not None}}
+
+
 class _StreamOptions(Lenient):
     include_usage: bool = False
 
@@ -90,8 +100,8 @@ class _Request(Strict):
     """What we read of a request; `max_completion_tokens` and `max_tokens` mean the same."""
 
     model: str
-    messages: list[_Message] = pydantic.Field(min_length=1)
-    tools: list[_Tool] | None = None
+    messages: list[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1)
+    tools: list[Annotated[_Tool, remembered(_without_nulls)]] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = pydantic.Field(default=None, ge=1)
@@ -119,8 +129,8 @@ class ChatCompletions:
         request = validated(body, _Request, only=_ONLY, inert=_INERT)
         return Asked(
             model=request.model,
-            messages=[_plain(message) for message in request.messages],
-            tools=[_without_nulls(tool) for tool in request.tools or ()],
+            messages=request.messages,
+            tools=request.tools or (),
             num_answers=request.n or 1,
             max_tokens=request.max_completion_tokens or request.max_tokens,
             temperature=request.temperature,
@@ -175,16 +185,6 @@ class ChatCompletions:
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
         return unnamed_event(self.error(error))
-
-
-def _plain(message: _Message) -> Message:
-    """As sessions take it: null is absent, a developer is a system."""
-    plain: dict[str, Json] = {key: value for key, value in message.items() if value is not None}
-    return plain | {"role": "system"} if plain["role"] == "developer" else plain
-
-
-def _without_nulls(tool: _Tool) -> ToolSchema:
-    return {**tool, "function": {key: value for key, value in tool["function"].items() if value is not None}}
 
 
 def _head(head: Head, kind: str) -> dict[str, Json]:

@@ -14,7 +14,7 @@ import pydantic
 
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
-from sparring.gateway.dialects.validation import Lenient, Parameters, StopText, Strict, validated
+from sparring.gateway.dialects.validation import Lenient, Parameters, StopText, Strict, remembered, validated
 from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Text
 from sparring.types import Json, Message, StopReason, Turn
 
@@ -110,7 +110,7 @@ class _AssistantMessage(Lenient):
         return [{"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}]
 
 
-_AnyMessage: TypeAlias = Annotated[_UserMessage | _AssistantMessage, pydantic.Field(discriminator="role")]
+_AnyMessage: TypeAlias = Annotated[_UserMessage | _AssistantMessage, pydantic.Field(discriminator="role"), remembered()]
 
 
 class _Tool(Lenient):

@@ -15,7 +15,7 @@ import pydantic
 from sparring.gateway.dialects.chat_completions import ChatCompletions
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
-from sparring.gateway.dialects.validation import Lenient, Parameters, Strict, validated
+from sparring.gateway.dialects.validation import Lenient, Parameters, Strict, remembered, validated
 from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Reasoning, Text
 from sparring.types import Json, Message, StopReason, Turn
 
@@ -86,7 +86,7 @@ class _ReasoningItem(Lenient):
 
 
 _Item: TypeAlias = Annotated[
-    _MessageItem | _CallItem | _ResultItem | _ReasoningItem, pydantic.Field(discriminator="type")
+    _MessageItem | _CallItem | _ResultItem | _ReasoningItem, pydantic.Field(discriminator="type"), remembered()
 ]
 
 

@@ -6,9 +6,10 @@ A field that would change the answer and that we cannot honor is refused with it
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
+import orjson
 import pydantic
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -28,6 +29,30 @@ class Lenient(pydantic.BaseModel):
     """What clients send back of our own messages holds more keys than we need."""
 
     model_config = LENIENT
+
+
+_MAX_REMEMBERED = 4096
+_MAX_REMEMBERED_BYTES = 8192
+"""Of one value; longer ones are read anew."""
+
+
+def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapValidator:
+    """For a part of the history, which clients send whole with every turn: what was read before is known again by its
+    JSON, and is the very same object. `then` makes of what was read what is wanted."""
+    known: dict[bytes, Any] = {}
+
+    def read(value: Json, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
+        text = orjson.dumps(value)
+        if text not in known:
+            answer = then(validate(value))
+            if len(text) > _MAX_REMEMBERED_BYTES:
+                return answer
+            if len(known) >= _MAX_REMEMBERED:
+                known.clear()
+            known[text] = answer
+        return known[text]
+
+    return pydantic.WrapValidator(read)
 
 
 def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
@@ -52,9 +77,11 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
     have no bearing on the answer. Raises ApiError 400 that names the field."""
     if not isinstance(body, dict):
         raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
-    for field, allowed in only.items():
-        given = body.get(field)
-        if not any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in allowed):
+    for field, given in body.items():
+        allowed = only.get(field)
+        if allowed is not None and not any(
+            given == value and isinstance(given, bool) == isinstance(value, bool) for value in allowed
+        ):
             choices = " or ".join(f"{field}={json.dumps(value)}" for value in allowed if value is not None)
             raise ApiError(
                 400,
