@@ -38,13 +38,29 @@ def canonical_json(value: Json) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+MAX_DEPTH = 200
+"""Lists and objects within each other in a call's arguments; comparing, rendering and storing them recurses."""
+
+
+def is_too_deep(value: Json, text: str) -> bool:
+    """Whether a value, of which `text` is the JSON, is nested deeper than MAX_DEPTH."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
+    return depth > MAX_DEPTH
+
+
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
     """Name and arguments of an OpenAI tool call; arguments that are JSON text are parsed, others stay as they are."""
     function = call.get("function") or {}
     arguments = function.get("arguments", "")
     if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            arguments = json.loads(arguments)
+        with contextlib.suppress(ValueError, RecursionError):
+            parsed = json.loads(arguments)
+            arguments = arguments if is_too_deep(parsed, arguments) else parsed
     return str(function.get("name", "")), arguments
 
 

@@ -10,7 +10,7 @@ from renderers import create_renderer
 from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStatus
 from renderers.configs import config_from_name
 
-from sparring.chat.messages import plain
+from sparring.chat.messages import is_too_deep, plain
 from sparring.chat.tool_calls import Problem
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
@@ -113,10 +113,12 @@ def _call(call: ParsedToolCall, index: int) -> dict[str, Json]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"text": call.raw, "problem": "not_json"}
     if arguments is not None and not isinstance(arguments, dict):
         return {"text": call.raw, "problem": "arguments_not_object"}
+    if is_too_deep(arguments, call.raw):
+        return {"text": call.raw, "problem": "not_json"}
     function = {"name": call.name, "arguments": json.dumps(arguments or {}, ensure_ascii=False)}
     return {"id": call.id or f"call_{index}", "type": "function", "function": function}
 

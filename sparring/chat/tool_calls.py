@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Literal, NoReturn, TypeAlias
 
-from sparring.chat.messages import call_name_and_arguments, content_text
+from sparring.chat.messages import call_name_and_arguments, content_text, is_too_deep
 from sparring.types import Json, Message, ToolSchema
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -105,6 +105,8 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
         value, value_end = _DECODER.raw_decode(text, body_start)
         _ENCODER.encode(value).encode()  # Lone surrogates are no text that could be sent on.
     except (ValueError, RecursionError):
+        return _unparsable(text, body_start)
+    if is_too_deep(value, text[body_start:value_end]):
         return _unparsable(text, body_start)
     rest = text[value_end:].lstrip()
     if not rest.startswith(CLOSE):

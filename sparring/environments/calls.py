@@ -45,7 +45,7 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
         return _refused(name, arguments, ToolError.UNKNOWN_TOOL, f"no tool {name!r}; there are {', '.join(offered)}")
     try:
         parsed = json.loads(arguments or "{}", parse_constant=_refuse) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not valid JSON")
     if not isinstance(parsed, Mapping):
         return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not a JSON object")

@@ -15,6 +15,7 @@ from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway import EpisodeDoors, Gateway, ModelServer
 from sparring.gateway.app import create_app
 from sparring.gateway.streaming import VisibleText
+from sparring.sessions import Session
 from sparring.types import Sampling
 from tests.gateway.builders import CALL, CHAT, TOOL, USER, breaking_off_session, raw, session, through_gateway
 
@@ -40,6 +41,28 @@ def test_a_tool_round_trip_is_one_line_of_turns() -> None:
     door = session([CALL, "done"])
     through_gateway(door, play)
     assert [turn.parent for turn in door.turns] == [None, 0]
+
+
+@pytest.mark.parametrize("depth", [150, 199, 300, 700, 3000])
+def test_arguments_however_deep_break_nothing(depth: int) -> None:
+    """Up to 200 levels are read; deeper ones stay text, whoever wrote them."""
+    deep = "[" * depth + "]" * depth
+    sampled = f'<tool_call>{{"name": "f", "arguments": {{"a": {deep}}}}}</tool_call>'
+    engine = ScriptedEngine([sampled, "done", "done"], encode=ByteTokenizer().encode)
+    door = Session(id="e", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=10_000))
+
+    async def play(client: openai.AsyncOpenAI) -> None:
+        async def asked(*more: Any) -> Any:
+            return (await client.chat.completions.create(model="any", messages=[USER, *more])).choices[0].message
+
+        answer = await asked()
+        assert bool(answer.tool_calls) == (depth < 199)
+        assert (await asked(answer.model_dump(exclude_none=True), USER)).content == "done"
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": deep}}
+        assert (await asked({"role": "assistant", "tool_calls": [call]}, USER)).content == "done"
+
+    through_gateway(door, play)
+    assert [turn.parent for turn in door.turns] == [None, 0, None]
 
 
 def test_streamed_deltas_add_up_to_the_recorded_message() -> None:
