@@ -61,6 +61,7 @@ def error_of(failure: SparringError) -> ApiError:
 class FormatFields:
     """The fields in which a dialect asks for the form of an answer."""
 
+    form: str
     schema: str
     arguments: str
     """The parameters of a tool, `{}` in the place of its number."""
@@ -105,10 +106,10 @@ class Asked:
             case _ if wanted.tool_choice != "auto":
                 field = fields.tool_choice
             case _ if wanted.schema is not None:
-                field = fields.schema
+                field = fields.form
             case _:
                 field = fields.parallel
-        return ApiError(400, str(refusal), code="unsupported_value", param=field)
+        return ApiError(400, f"{field}: {refusal}", code="unsupported_value", param=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

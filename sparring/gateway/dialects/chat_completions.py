@@ -174,6 +174,7 @@ class _Request(Strict):
 
 
 _FORMAT_FIELDS = FormatFields(
+    form="response_format",
     schema="response_format.json_schema.schema",
     arguments="tools.{}.function.parameters",
     parallel="parallel_tool_calls",

@@ -191,7 +191,10 @@ class _Request(Strict):
 
 
 _FORMAT_FIELDS = FormatFields(
-    schema="output_config.format.schema", arguments="tools.{}.input_schema", parallel="tool_choice"
+    form="output_config.format",
+    schema="output_config.format.schema",
+    arguments="tools.{}.input_schema",
+    parallel="tool_choice",
 )
 
 

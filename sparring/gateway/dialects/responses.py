@@ -209,7 +209,7 @@ class _Request(Strict):
 
 
 _FORMAT_FIELDS = FormatFields(
-    schema="text.format.schema", arguments="tools.{}.parameters", parallel="parallel_tool_calls"
+    form="text.format", schema="text.format.schema", arguments="tools.{}.parameters", parallel="parallel_tool_calls"
 )
 
 
