@@ -4,6 +4,7 @@
     ├── UsageError                 exit 2: the command line or the recipe
     │   └── ConfigError            all problems of a recipe at once
     ├── DataError                  exit 3: datasets, demonstrations, checkpoints, stored runs
+    │   └── ConstraintError        an answer cannot be held to the form that was asked for
     ├── ServiceError               exit 4: environment, model files, a missing package or server
     ├── GateError                  exit 5: a gate said no (no successes at baseline, ...)
     └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
@@ -51,6 +52,15 @@ class ConfigError(UsageError):
 
 class DataError(SparringError):
     exit_code = 3
+
+
+class ConstraintError(DataError):
+    """An answer cannot be held to the form that was asked for. `schema` names the JSON schema that is to blame, as in
+    `types.Constraint.schemas`; None blames none of them."""
+
+    def __init__(self, message: str, *, schema: str | None = None) -> None:
+        super().__init__(message)
+        self.schema = schema
 
 
 class ServiceError(SparringError):

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from sparring.types import (
+    AnswerFormat,
     Completion,
+    Constraint,
     Json,
     Message,
     Reward,
@@ -29,7 +31,8 @@ class Engine(Protocol):
     """Who samples."""
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Continue the prompt. Cancelling the task frees its slot. Raises PolicyTimeout past the deadline."""
+        """Continue the prompt. Cancelling the task frees its slot. Raises PolicyTimeout past the deadline, and
+        ConstraintError, before anything is sampled, for a constraint that this engine cannot follow."""
         ...
 
     async def load_weights(self, weights: Weights, version: int) -> None:
@@ -122,6 +125,14 @@ class Chat(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
+        """The grammar of the answers that `parse` reads as having this form; None where every answer has it.
+
+        Its schemas are called "content", and "arguments_0" for the first tool. Raises ConstraintError when the model's
+        format cannot be held to this form.
+        """
+        ...
 
 
 class SpliceRefused(Exception):

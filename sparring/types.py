@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Json: TypeAlias = Any
 """A value that `json.dumps` accepts; what environments, agents and rewards exchange with the core."""
@@ -60,6 +60,32 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """The form that a client wants an answer to have. The default leaves it to the policy."""
+
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    tool_name: str | None = None
+    """With "required": the one tool to call, once."""
+    parallel_tool_calls: bool = True
+    """Whether there may be several calls."""
+    schema: Mapping[str, Json] | None = None
+    """A JSON schema that an answer without calls follows; None is free text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A grammar that the text of an answer follows, its stop id apart.
+
+    `grammar` is in llguidance's variant of Lark and begins at `start`; `@name` in it is JSON that follows the schema of
+    that name (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
+    """
+
+    grammar: str
+    schemas: tuple[tuple[str, str], ...] = ()
+    """Names and JSON schemas as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
     """What an engine is asked: continue `prompt_ids` for one turn of one session.
 
@@ -77,6 +103,8 @@ class SampleRequest:
     order: tuple[int, ...] = ()
     deadline: float | None = None
     """Monotonic seconds after which the engine gives up with PolicyTimeout; None waits as long as the caller."""
+    constraint: Constraint | None = None
+    """What the answer must follow; log-probabilities are then of what was left to choose from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +122,12 @@ class Completion:
     """Content hash of the weights of the last version."""
     num_computed_tokens: int
     """Tokens that went through the model for this turn: new prompt tokens plus sampled ones."""
+    removed_mass: float = 0.0
+    """The largest probability, in [0, 1] after the temperature, that the constraint took away at any token."""
+
+
+MAX_REMOVED_MASS = 1e-3
+"""The probability that a constraint may have taken away at a token for the turn to be trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +152,8 @@ class Turn:
     """The assistant message that these tokens were parsed into."""
     num_computed_tokens: int
     seconds: float
+    removed_mass: float = 0.0
+    """As the completion's."""
     stop_text: str | None = None
     """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
 
@@ -129,7 +165,12 @@ class Turn:
     def is_trained(self) -> bool:
         """Whether its tokens were drawn from the whole distribution that the learner sees. Where a client asked for the
         likeliest token, or for a part of the distribution, the learner's ratio would compare two different ones."""
-        return self.sampling.temperature > 0 and self.sampling.top_p == 1
+        return self.sampling.temperature > 0 and self.sampling.top_p == 1 and not self.is_overruled
+
+    @property
+    def is_overruled(self) -> bool:
+        """Whether a constraint kept the policy from what it would have said."""
+        return self.removed_mass > MAX_REMOVED_MASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,11 @@ class ByteTokenizer:
     chat_template = "ChatML, written in Python"
     name_or_path = "bytes"
     num_tokens = 3 + 256
+    token_bytes = (*(name.encode() for name in _SPECIAL), *(bytes([byte]) for byte in range(256)))
+    """What each id stands for."""
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(_SPECIAL)}
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text; the names of special tokens in it become their ids."""

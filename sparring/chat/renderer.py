@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any, final
@@ -10,11 +11,12 @@ from renderers import create_renderer
 from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStatus
 from renderers.configs import config_from_name
 
+from sparring.chat.constraints import AnswerGrammar, Reasoning
 from sparring.chat.messages import is_too_deep, plain
 from sparring.chat.tool_calls import Problem
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
-from sparring.types import Json, Message, ToolSchema
+from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 _PROBLEMS: dict[ToolCallParseStatus, Problem] = {
     ToolCallParseStatus.UNCLOSED_BLOCK: "not_closed",
@@ -96,6 +98,19 @@ class RendererChat:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+    def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
+        """The grammar of answers in this form, None if all are. Raises ConstraintError."""
+        return self._answer_grammar.constraint(answer_format, tools)
+
+    @functools.cached_property
+    def _answer_grammar(self) -> AnswerGrammar:
+        added_tokens = self._tokenizer.get_added_vocab()
+        _, tag, begun = self.decode(self._generation_ids).rpartition("<think>")
+        reasoning: Reasoning = "may_come" if "<think>" in added_tokens else "never"
+        if tag:
+            reasoning = "never" if "</think>" in begun else "begun"
+        return AnswerGrammar(self, reasoning=reasoning, added_tokens=added_tokens)
 
     def _answer_start(self, ids: list[int]) -> int:
         """Where the last answer begins: after the last prompt to answer."""

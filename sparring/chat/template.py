@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
+from sparring.chat.constraints import AnswerGrammar, Reasoning
 from sparring.chat.messages import content_text, json_text, plain
 from sparring.chat.tool_calls import parse_assistant, render_assistant, tools_text
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
-from sparring.types import Json, Message, ToolSchema
+from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 _ANSWER = "sparring-answer"
 """Stands for the sampled answer where the template is rendered to learn what follows it."""
@@ -28,6 +29,8 @@ class Tokenizer(Protocol):
 
     @property
     def chat_template(self) -> Any: ...
+
+    def get_added_vocab(self) -> Mapping[str, int]: ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
@@ -115,6 +118,18 @@ class TemplateChat:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+    def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
+        """The grammar of answers in this form, None if all are. Raises ConstraintError."""
+        return self._answer_grammar.constraint(answer_format, tools)
+
+    @functools.cached_property
+    def _answer_grammar(self) -> AnswerGrammar:
+        reasoning: Reasoning = "never"
+        if "</think>" in str(self._tokenizer.chat_template):
+            begun = self._text([{"role": "user", "content": "question"}], (), to_be_answered=True).rpartition("<think>")
+            reasoning = "may_come" if not begun[1] else "never" if "</think>" in begun[2] else "begun"
+        return AnswerGrammar(self, reasoning=reasoning, added_tokens=self._tokenizer.get_added_vocab())
 
     def _render_uncached(self, key: str) -> tuple[int, ...]:
         messages, tools = json.loads(key)

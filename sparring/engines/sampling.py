@@ -5,7 +5,7 @@ Shapes: B rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -60,6 +60,23 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
     scores_B = scores_B_V.gather(1, tokens_B[:, None])[:, 0]
     logprobs_B = (scores_B - best_B).double() - cumulated[:, -1].log()
     return tokens_B, logprobs_B.clamp(max=0.0).float()
+
+
+@torch.inference_mode()
+def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Sequence[Sampling]) -> tuple[Tensor, Tensor]:
+    """The logits with what a constrained row does not allow at -inf, and the probability [C] that this takes from each.
+
+    `allowed` has the mask [V] of each of the C constrained rows; the others stay as they are. The probability is the one
+    after the temperature, at temperature 0 that at 1.
+    """
+    rows, device = list(allowed), logits_B_V.device
+    allowed_C_V = torch.stack([mask.to(device) for mask in allowed.values()])
+    temperatures = torch.tensor([sampling[row].temperature or 1.0 for row in rows], device=device)
+    scores_C_V = logits_B_V[rows].float()
+    removed_C = (scores_C_V / temperatures[:, None]).softmax(dim=-1).masked_fill(allowed_C_V, 0.0).sum(dim=-1)
+    constrained_B_V = logits_B_V.float().clone()
+    constrained_B_V[rows] = scores_C_V.masked_fill(~allowed_C_V, float("-inf"))
+    return constrained_B_V, removed_C.clamp(max=1.0)
 
 
 def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, final
 
-from sparring.errors import PolicyTimeout
+from sparring.errors import ConstraintError, PolicyTimeout
 from sparring.protocols import TokenCallback
 from sparring.types import Completion, SampleRequest, StopReason, Weights
 
@@ -55,7 +55,10 @@ class ScriptedEngine:
         self.open_sessions: set[str] = set()
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Answer from the script. Raises what the script says, PolicyTimeout past the deadline."""
+        """Answer from the script. Raises what the script says, PolicyTimeout past the deadline, ConstraintError when
+        the answer is to follow a grammar."""
+        if request.constraint is not None:
+            raise ConstraintError("A scripted engine cannot constrain what it answers; leave the constraint out.")
         version, fingerprint = self._policy_version, self._fingerprint
         answer = self._next_answer(request)
         seconds = self._seconds(request) if self._seconds is not None else 0.0

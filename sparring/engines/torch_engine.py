@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, final
 
+from torch import Tensor
+
 from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
+from sparring.engines.grammar import Grammars
 from sparring.engines.kv_cache import SMALLEST_ROW, Row, common_prefix
-from sparring.engines.sampling import draw
+from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
-from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
+from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
 from sparring.models.policy import Policy
 from sparring.models.threads import release_threads, releases_threads
 from sparring.protocols import TokenCallback
@@ -53,6 +56,7 @@ class TorchEngine:
             self._forward = GenericForward(policy, kv_cache_tokens=kv_cache_tokens)
         self._decode_text = None if policy.tokenizer is None else policy.tokenizer.decode
         self._vocab_size: int = policy.base.get_input_embeddings().weight.shape[0]
+        self._grammars = Grammars(policy.tokenizer, self._vocab_size)
         self._current = self._version(weights, version)
         self._cache = self._forward.cache
         self._max_running = max_running
@@ -93,11 +97,14 @@ class TorchEngine:
         """Continue the prompt; `on_token` is called in the event loop. Cancelling the task frees the slot.
 
         Raises ContextOverflow when the turn can never fit, PolicyTimeout past the deadline, InfrastructureError when
-        the engine is closed or fails, ValueError for an empty prompt or ids outside the vocabulary.
+        the engine is closed or fails, ConstraintError for a constraint that cannot be followed, ValueError for an empty
+        prompt or ids outside the vocabulary.
         """
         self._check(request)
         began = time.monotonic()
         turn = RunningTurn(request, None if on_token is None else _in_loop(asyncio.get_running_loop(), on_token))
+        if request.constraint is not None:
+            turn.guide = await asyncio.to_thread(self._grammars.guide, request.constraint, request.stop_ids)
         timeout = None if request.deadline is None else max(0.0, request.deadline - began)
         with self._wake:
             if self._is_closed:
@@ -326,14 +333,20 @@ class TorchEngine:
 
     def _decode(self, version: Version, turns: Sequence[RunningTurn]) -> None:
         """Feed the last token of each turn and sample the next."""
+        masks = self._masks(turns)
+        turns = [turn for turn in turns if turn.row is not None]
         if not turns:
             return
-        turns = sorted(turns, key=lambda turn: (turn.held.capacity, turn.held.offset))
+        turns.sort(key=lambda turn: (turn.held.capacity, turn.held.offset))
         rows = [turn.held for turn in turns]
         logits_B_V = self._forward.decode(version.weights, rows, [turn.ids[-1] for turn in turns])
-        tokens_B, logprobs_B = draw(
-            logits_B_V, [turn.request.sampling for turn in turns], [turn.uniforms.next() for turn in turns]
-        )
+        sampling = [turn.request.sampling for turn in turns]
+        if masks:
+            allowed = {row: masks[turn] for row, turn in enumerate(turns) if turn in masks}
+            logits_B_V, removed_C = constrain(logits_B_V, allowed, sampling)
+            for row, removed in zip(allowed, removed_C.tolist(), strict=True):
+                turns[row].removed_mass = max(turns[row].removed_mass, removed)
+        tokens_B, logprobs_B = draw(logits_B_V, sampling, [turn.uniforms.next() for turn in turns])
         for turn, token, logprob in zip(turns, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
             turn.append(token, logprob)
             reason = turn.stop_reason(self._cache.row_tokens, self._decode_text)
@@ -342,7 +355,18 @@ class TorchEngine:
                 turn.row = None
                 turn.complete(version, reason)
 
-    def _fail(self, turns: Sequence[RunningTurn], error: InfrastructureError) -> None:
+    def _masks(self, turns: Sequence[RunningTurn]) -> dict[RunningTurn, Tensor]:
+        """Which tokens may follow in each constrained turn. A turn whose grammar turns out too complex fails alone."""
+        masks: dict[RunningTurn, Tensor] = {}
+        for turn in turns:
+            if turn.guide is not None:
+                try:
+                    masks[turn] = turn.guide.allowed()
+                except ConstraintError as error:
+                    self._fail([turn], error)
+        return masks
+
+    def _fail(self, turns: Sequence[RunningTurn], error: SparringError) -> None:
         for turn in turns:
             if turn.row is not None:
                 self._cache.release(turn.row)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparring.engines.grammar import Guide
 from sparring.engines.kv_cache import Row
 from sparring.engines.sampling import UniformStream
 from sparring.types import Completion, SampleRequest, StopReason
@@ -27,12 +28,15 @@ class RunningTurn:
 
     request: SampleRequest
     on_token: Callable[[int], None] | None = None
+    guide: Guide | None = None
+    """Follows the answer where it is constrained."""
     future: Future[Completion] = field(default_factory=Future)
     version: Version | None = None
     row: Row | None = None
     ids: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
     num_computed: int = 0
+    removed_mass: float = 0.0
     uniforms: UniformStream = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +63,8 @@ class RunningTurn:
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.num_computed += 1
+        if self.guide is not None:
+            self.guide.advance(token)
         if self.on_token is not None:
             self.on_token(token)
 
@@ -84,6 +90,7 @@ class RunningTurn:
             versions=((version.number, len(self.logprobs)),),
             fingerprint=version.fingerprint,
             num_computed_tokens=self.num_computed,
+            removed_mass=self.removed_mass,
         )
         with suppress(InvalidStateError):  # it may have been cancelled a moment ago
             self.future.set_result(completion)

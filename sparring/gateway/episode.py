@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
+from sparring.errors import ConstraintError
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
@@ -73,11 +74,14 @@ async def _played(
     if asked.instructions is not None:
         instructions.append({"role": "system", "content": asked.instructions})
 
-    def play(index: int) -> Coroutine[Any, Any, Turn]:
-        return session.play(
-            [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
-            on_token=(lambda token: on_token(index, token)) if asked.stream else None,
-        )  # fmt: skip
+    async def play(index: int) -> Turn:
+        try:
+            return await session.play(
+                [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
+                answer_format=asked.answer_format, on_token=(lambda token: on_token(index, token)) if asked.stream else None,
+            )  # fmt: skip
+        except ConstraintError as refusal:
+            raise asked.refused(refusal) from refusal
 
     if asked.num_answers == 1:
         return [await play(0)]

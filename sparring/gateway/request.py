@@ -6,8 +6,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, SparringError, TurnLimit
-from sparring.types import Json, Message, ToolSchema, Turn
+from sparring.errors import (
+    ConstraintError,
+    ContextOverflow,
+    DataError,
+    InfrastructureError,
+    PolicyTimeout,
+    SparringError,
+    TurnLimit,
+)
+from sparring.types import AnswerFormat, Json, Message, ToolSchema, Turn
 
 
 class ApiError(Exception):
@@ -50,11 +58,25 @@ def error_of(failure: SparringError) -> ApiError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFields:
+    """The fields in which a dialect asks for the form of an answer."""
+
+    form: str
+    schema: str
+    arguments: str
+    """The parameters of a tool, `{}` in the place of its number."""
+    parallel: str
+    tool_choice: str = "tool_choice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A request as sessions can play it. None leaves a choice to the session."""
 
     model: str
     messages: Sequence[Message]
+    answer_format: AnswerFormat
+    format_fields: FormatFields
     tools: Sequence[ToolSchema] = ()
     instructions: str | None = None
     """A system message for this request alone: it stands before the conversation and is not remembered with it."""
@@ -72,6 +94,22 @@ class Asked:
     stream: bool = False
     request: Any = None
     """What the dialect read, for what it must echo."""
+
+    def refused(self, refusal: ConstraintError) -> ApiError:
+        """A form that the answer cannot be held to, with the field that asked for it."""
+        wanted, fields = self.answer_format, self.format_fields
+        match (refusal.schema or "").split("_"):
+            case ["content"]:
+                field = fields.schema
+            case ["arguments", number]:
+                field = fields.arguments.format(number)
+            case _ if wanted.tool_choice != "auto":
+                field = fields.tool_choice
+            case _ if wanted.schema is not None:
+                field = fields.form
+            case _:
+                field = fields.parallel
+        return ApiError(400, f"{field}: {refusal}", code="unsupported_value", param=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from sparring.chat.messages import json_text
 from sparring.errors import DataError
 from sparring.types import Sampling, StopReason, Turn
 
-FORMAT = 1
+FORMAT = 2
 _LOCK_SECONDS = 30.0
 
 _SCHEMA = """
@@ -35,6 +35,7 @@ CREATE TABLE turns (
     new_prompt_ids BLOB NOT NULL, token_ids BLOB NOT NULL, sampled_logprobs BLOB NOT NULL,
     versions TEXT NOT NULL, fingerprint TEXT NOT NULL, stop_reason TEXT NOT NULL, sampling TEXT NOT NULL,
     message TEXT NOT NULL, num_computed_tokens INTEGER NOT NULL, seconds REAL NOT NULL, request_digest TEXT NOT NULL,
+    removed_mass REAL NOT NULL,
     PRIMARY KEY (rollout_id, id)
 ) WITHOUT ROWID;
 """
@@ -92,13 +93,13 @@ def update_rollout(
 def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_digest: str) -> None:
     num_inherited = 0 if turn.parent is None else _num_played(db, rollout_id, turn.parent)
     db.execute(
-        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             rollout_id, turn.id, turn.parent, turn.branch_reason,
             array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),
             array("f", turn.sampled_logprobs).tobytes(), json_text(turn.versions), turn.fingerprint,
             turn.stop_reason, json_text([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
-            json_text(turn.message), turn.num_computed_tokens, turn.seconds, request_digest,
+            json_text(turn.message), turn.num_computed_tokens, turn.seconds, request_digest, turn.removed_mass,
         ),
     )  # fmt: skip
 
@@ -135,10 +136,11 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
     turns: dict[int, Turn] = {}
     for (
         id, parent, branch_reason, new_prompt_ids, token_ids, logprobs, versions, fingerprint, stop_reason, sampling,
-        message, num_computed_tokens, seconds,
+        message, num_computed_tokens, seconds, removed_mass,
     ) in db.execute(
         "SELECT id, parent, branch_reason, new_prompt_ids, token_ids, sampled_logprobs, versions, fingerprint,"
-        " stop_reason, sampling, message, num_computed_tokens, seconds FROM turns WHERE rollout_id = ? ORDER BY id",
+        " stop_reason, sampling, message, num_computed_tokens, seconds, removed_mass FROM turns"
+        " WHERE rollout_id = ? ORDER BY id",
         (rollout_id,),
     ):  # fmt: skip
         inherited = () if parent is None else turns[parent].prompt_ids + turns[parent].token_ids
@@ -157,6 +159,7 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             message=json.loads(message),
             num_computed_tokens=num_computed_tokens,
             seconds=seconds,
+            removed_mass=removed_mass,
         )
     return tuple(turns.values())
 

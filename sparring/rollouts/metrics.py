@@ -91,6 +91,7 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/truncated_turns": fmean([turn.stop_reason is StopReason.LENGTH for turn in turns] or [0]),
         **{f"rollout/outcome/{outcome}": outcomes[outcome] / len(trajectories) for outcome in Outcome},
         "rollout/untrained_turns": fmean([not turn.is_trained for turn in turns] or [0]),
+        "rollout/overruled_turns": fmean([turn.is_overruled for turn in turns] or [0]),
         **_branch_metrics(trajectories, num_turns=len(turns)),
     }
 

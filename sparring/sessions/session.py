@@ -16,7 +16,17 @@ from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
 from sparring.sessions.matching import CanonicalHistory, canonical_message, request_digest
 from sparring.sessions.seeds import turn_seed
-from sparring.types import Completion, Message, SampleRequest, Sampling, StopReason, ToolSchema, Turn
+from sparring.types import (
+    AnswerFormat,
+    Completion,
+    Constraint,
+    Message,
+    SampleRequest,
+    Sampling,
+    StopReason,
+    ToolSchema,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +153,20 @@ class Session:
         *,
         sampling: Sampling | None = None,
         stop_texts: Sequence[str] = (),
+        answer_format: AnswerFormat | None = None,
         on_token: TokenCallback | None = None,
     ) -> Turn:
         """Play one turn, with other sampling than the session's where given, and record it. `stop_texts` end the answer
-        too; the message does not show them, nor what follows.
+        too; the message does not show them, nor what follows. Unless it is cut, the answer has the `answer_format`.
 
         Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, PolicyTimeout
-        past the deadline, InfrastructureError when the engine fails or its answer does not add up.
+        past the deadline, InfrastructureError when the engine fails or its answer does not add up, ConstraintError when
+        the chat's format or the engine cannot be held to the answer format.
         """
         try:
-            return await self._play(messages, tools, sampling or self._sampling, tuple(stop_texts), on_token)
+            return await self._play(
+                messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token
+            )
         except EpisodeError as failure:
             self._failure = self._failure or failure
             raise
@@ -163,6 +177,7 @@ class Session:
         tools: Sequence[ToolSchema],
         sampling: Sampling,
         stop_texts: tuple[str, ...],
+        answer_format: AnswerFormat | None,
         on_token: TokenCallback | None,
     ) -> Turn:
         if self._is_closed:
@@ -171,12 +186,13 @@ class Session:
             raise TurnLimit(
                 f"Session {self._id} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
             )
+        constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
         wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
         start = self._start(messages, tools, wanted, tools_wanted)
         oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
-        request = self._request(start, sampling, stop_texts, request_index)
+        request = self._request(start, sampling, stop_texts, constraint, request_index)
         self._num_running += 1
         try:
             completion = await self._engine.sample(request, on_token)
@@ -247,7 +263,12 @@ class Session:
         return _Start(already_played + tuple(new), turn.id, None)
 
     def _request(
-        self, start: _Start, sampling: Sampling, stop_texts: tuple[str, ...], request_index: int
+        self,
+        start: _Start,
+        sampling: Sampling,
+        stop_texts: tuple[str, ...],
+        constraint: Constraint | None,
+        request_index: int,
     ) -> SampleRequest:
         room = self._max_context_tokens - len(start.prompt_ids)
         if room < 1:
@@ -261,6 +282,7 @@ class Session:
             sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
             stop_ids=self._chat.stop_ids,
             stop_texts=stop_texts,
+            constraint=constraint,
             seed=turn_seed(self._seed, request_index),
             order=(*self._order, request_index),
             deadline=self._deadline,
@@ -313,6 +335,7 @@ class Session:
             message=_with_unique_call_ids(self.read(completion.token_ids, tools, request.stop_texts), turn_id),
             num_computed_tokens=completion.num_computed_tokens,
             seconds=seconds,
+            removed_mass=completion.removed_mass,
             stop_text=self._stop_text(completion, request.stop_texts),
         )
 

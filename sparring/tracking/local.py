@@ -111,6 +111,7 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "stop_reason": turn.stop_reason,
         "temperature": turn.sampling.temperature,
         "top_p": turn.sampling.top_p,
+        "removed_mass": turn.removed_mass,
         "seconds": turn.seconds,
     }
 

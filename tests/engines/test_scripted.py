@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from sparring.engines.scripted import ScriptedEngine
-from sparring.errors import InfrastructureError, PolicyTimeout
-from sparring.types import SampleRequest, Sampling, StopReason, Weights
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
+from sparring.types import Constraint, SampleRequest, Sampling, StopReason, Weights
 
 
 def request(*, max_tokens: int = 10, deadline: float | None = None) -> SampleRequest:
@@ -37,6 +38,13 @@ def test_ids_are_cut_after_the_first_stop_id_and_at_max_tokens() -> None:
     second = asyncio.run(engine.sample(request(max_tokens=2)))
     assert (first.token_ids, first.stop_reason) == ((1, 9), StopReason.STOP)
     assert (second.token_ids, second.stop_reason) == ((1, 2), StopReason.LENGTH)
+
+
+def test_a_script_follows_no_grammar_and_says_so() -> None:
+    engine = ScriptedEngine(["a"], encode=encode)
+    with pytest.raises(ConstraintError, match="cannot constrain"):
+        asyncio.run(engine.sample(replace(request(), constraint=Constraint(grammar='start: "a"\n'))))
+    assert engine.requests == []
 
 
 def test_loaded_weights_name_later_answers_but_not_a_running_one() -> None:

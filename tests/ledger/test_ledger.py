@@ -27,7 +27,7 @@ def turn(id: int, *, parent: int | None = None, prompt: Sequence[int] = (1, 2), 
         id=id, parent=parent, branch_reason=branch, prompt_ids=tuple(prompt), token_ids=(7, 9),
         sampled_logprobs=(-0.5, -0.25), versions=((3, 1), (4, 1)), fingerprint="f", stop_reason=StopReason.STOP,
         sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=8), message={"role": "assistant", "content": "hi"},
-        num_computed_tokens=4, seconds=0.125,
+        num_computed_tokens=4, seconds=0.125, removed_mass=0.25,
     )  # fmt: skip
 
 

@@ -214,11 +214,12 @@ def test_packing_keeps_a_group_together_so_that_its_prompt_is_computed_once(turn
 def test_turns_that_were_not_drawn_from_the_whole_distribution_are_context_only(turn, group):
     greedy = replace(turn(0, None, [1, 2], [3, 4]), sampling=Sampling(temperature=0.0))
     cut = replace(turn(1, 0, [1, 2, 3, 4, 5], [6]), sampling=Sampling(top_p=0.9))
-    drawn = turn(2, 1, [1, 2, 3, 4, 5, 6, 7], [8, 9])
-    batch = sequences.build_batch([group("a", [greedy, cut, drawn])], {"a-0": (1.0, 1.0, 1.0)})
+    drawn = replace(turn(2, 1, [1, 2, 3, 4, 5, 6, 7], [8, 9]), removed_mass=1e-3)
+    overruled = replace(turn(3, 2, [1, 2, 3, 4, 5, 6, 7, 8, 9], [10]), removed_mass=1.1e-3)
+    batch = sequences.build_batch([group("a", [greedy, cut, drawn, overruled])], {"a-0": (1.0, 1.0, 1.0, 1.0)})
     ids = [token for segment in batch.segments for token in segment.token_ids]
     trained = [m for segment in batch.segments for m in segment.mask]
-    assert ids == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert ids == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert [token for token, is_trained in zip(ids, trained, strict=True) if is_trained] == [8, 9]
     # The mean over the trajectory's two trained tokens.
     assert [w for segment in batch.segments for w in segment.weights if w] == [0.5, 0.5]

@@ -7,15 +7,26 @@ A field that would change what is sampled and that we cannot honor is refused wi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Literal, NotRequired, final
+from typing import Annotated, Literal, NotRequired, TypeAlias, final
 
 import pydantic
 from typing_extensions import TypedDict
 
 from sparring.gateway.dialects.events import unnamed_event
-from sparring.gateway.dialects.validation import LENIENT, Lenient, Parameters, StopText, Strict, remembered, validated
-from sparring.gateway.request import ApiError, Asked, Begin, Call, End, Head, Part, Reasoning, Text
-from sparring.types import Json, Message, StopReason, ToolSchema, Turn
+from sparring.gateway.dialects.validation import (
+    ANY_OBJECT,
+    LENIENT,
+    JsonSchema,
+    Lenient,
+    Parameters,
+    StopText,
+    Strict,
+    ToolChoice,
+    remembered,
+    validated,
+)
+from sparring.gateway.request import ApiError, Asked, Begin, Call, End, FormatFields, Head, Part, Reasoning, Text
+from sparring.types import AnswerFormat, Json, Message, StopReason, ToolSchema, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
     "frequency_penalty": (None, 0),
@@ -23,11 +34,8 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
     "functions": (None,),
     "logit_bias": (None, {}),
     "modalities": (None, ["text"]),
-    "parallel_tool_calls": (None, True),
     "presence_penalty": (None, 0),
     "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
-    "tool_choice": (None, "auto"),
     "top_k": (None,),
     "top_logprobs": (None, 0),
 }
@@ -92,6 +100,40 @@ def _without_nulls(tool: _Tool) -> ToolSchema:
     return {**tool, "function": {key: value for key, value in tool["function"].items() if value is not None}}
 
 
+class _ChosenFunction(Strict):
+    name: str
+
+
+class _ChosenTool(Strict):
+    type: Literal["function"]
+    function: _ChosenFunction
+
+
+class _PlainText(Strict):
+    type: Literal["text"]
+
+
+class _JsonObject(Strict):
+    type: Literal["json_object"]
+
+
+class _NamedSchema(Strict):
+    """What follows a schema always follows it strictly, so `strict` makes no difference."""
+
+    name: str
+    description: str | None = None
+    schema_: JsonSchema = pydantic.Field(alias="schema")
+    strict: bool | None = None
+
+
+class _JsonSchema(Strict):
+    type: Literal["json_schema"]
+    json_schema: _NamedSchema
+
+
+_ResponseFormat: TypeAlias = Annotated[_PlainText | _JsonObject | _JsonSchema, pydantic.Field(discriminator="type")]
+
+
 class _StreamOptions(Lenient):
     include_usage: bool = False
 
@@ -112,11 +154,42 @@ class _Request(Strict):
     n: int | None = pydantic.Field(default=None, ge=1, le=64)
     stop: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
     logprobs: bool | None = None
+    tool_choice: ToolChoice | _ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: _ResponseFormat | None = None
 
     @pydantic.field_validator("stop", mode="before")
     @classmethod
     def _listed(cls, stop: Json) -> Json:
         return [stop] if isinstance(stop, str) else stop
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        schema, name = None, None
+        match self.response_format:
+            case _JsonObject():
+                schema = ANY_OBJECT
+            case _JsonSchema(json_schema=named):
+                schema = named.schema_
+        match self.tool_choice:
+            case _ChosenTool(function=function):
+                choice, name = "required", function.name
+            case choice:
+                pass
+        return AnswerFormat(
+            tool_choice=choice or "auto",
+            tool_name=name,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            schema=schema,
+        )
+
+
+_FORMAT_FIELDS = FormatFields(
+    form="response_format",
+    schema="response_format.json_schema.schema",
+    arguments="tools.{}.function.parameters",
+    parallel="parallel_tool_calls",
+)
 
 
 @final
@@ -138,6 +211,8 @@ class ChatCompletions:
             seed=request.seed,
             stop=tuple(request.stop or ()),
             wants_logprobs=bool(request.logprobs),
+            answer_format=request.answer_format,
+            format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
             request=request,
         )

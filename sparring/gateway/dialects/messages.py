@@ -14,25 +14,35 @@ import pydantic
 
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
-from sparring.gateway.dialects.validation import Lenient, Parameters, StopText, Strict, remembered, validated
-from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Text
-from sparring.types import Json, Message, StopReason, Turn
-
-_AUTO = {"type": "auto"}
+from sparring.gateway.dialects.validation import (
+    JsonSchema,
+    Lenient,
+    Parameters,
+    StopText,
+    Strict,
+    ToolChoice,
+    remembered,
+    validated,
+)
+from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, Head, Part, Text
+from sparring.types import AnswerFormat, Json, Message, StopReason, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
     "container": (None,),
     "context_management": (None,),
     "mcp_servers": (None, []),
-    "output_config": (None, {}),
     "thinking": (None, {"type": "disabled"}),
-    "tool_choice": (None, _AUTO, {**_AUTO, "disable_parallel_tool_use": False}),
     "top_k": (None,),
 }
 """Fields that we accept with these values alone, which change nothing."""
 
 _INERT = frozenset({"cache_control", "inference_geo", "metadata", "service_tier"})
 """Fields without any bearing on what is sampled."""
+
+_TOOL_CHOICES: Mapping[str, ToolChoice] = {
+    "auto": "auto", "any": "required", "tool": "required", "none": "none",
+}  # fmt: skip
+"""In OpenAI's words."""
 
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -126,6 +136,29 @@ class _Tool(Lenient):
         return {"type": "function", "function": {key: value for key, value in about.items() if value is not None}}
 
 
+class _AnyTool(Strict):
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class _ChosenTool(Strict):
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool = False
+
+
+_ToolChoice: TypeAlias = Annotated[_AnyTool | _ChosenTool, pydantic.Field(discriminator="type")]
+
+
+class _JsonSchema(Strict):
+    type: Literal["json_schema"]
+    schema_: JsonSchema = pydantic.Field(alias="schema")
+
+
+class _OutputConfig(Strict):
+    format: _JsonSchema | None = None
+
+
 class _Request(Strict):
     """What we read of a request."""
 
@@ -138,11 +171,32 @@ class _Request(Strict):
     temperature: float | None = pydantic.Field(default=None, ge=0, le=1)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
     stream: bool | None = None
+    tool_choice: _ToolChoice | None = None
+    output_config: _OutputConfig | None = None
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        output = self.output_config and self.output_config.format
+        choice = self.tool_choice
+        return AnswerFormat(
+            tool_choice="auto" if choice is None else _TOOL_CHOICES[choice.type],
+            tool_name=choice.name if isinstance(choice, _ChosenTool) else None,
+            parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+            schema=output.schema_ if output else None,
+        )
 
     @property
     def plain_messages(self) -> list[Message]:
         """As sessions take them."""
         return joined(plain for message in self.messages for plain in message.messages)
+
+
+_FORMAT_FIELDS = FormatFields(
+    form="output_config.format",
+    schema="output_config.format.schema",
+    arguments="tools.{}.input_schema",
+    parallel="tool_choice",
+)
 
 
 @final
@@ -171,6 +225,8 @@ class Messages:
             temperature=request.temperature,
             top_p=request.top_p,
             stop=tuple(request.stop_sequences or ()),
+            answer_format=request.answer_format,
+            format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
         )
 

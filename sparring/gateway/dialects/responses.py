@@ -15,9 +15,18 @@ import pydantic
 from sparring.gateway.dialects.chat_completions import ChatCompletions
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
-from sparring.gateway.dialects.validation import Lenient, Parameters, Strict, remembered, validated
-from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Reasoning, Text
-from sparring.types import Json, Message, StopReason, Turn
+from sparring.gateway.dialects.validation import (
+    ANY_OBJECT,
+    JsonSchema,
+    Lenient,
+    Parameters,
+    Strict,
+    ToolChoice,
+    remembered,
+    validated,
+)
+from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, Head, Part, Reasoning, Text
+from sparring.types import AnswerFormat, Json, Message, StopReason, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
     "background": (None, False),
@@ -25,9 +34,7 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
     "conversation": (None,),
     "max_tool_calls": (None,),
     "moderation": (None,),
-    "parallel_tool_calls": (None, True),
     "prompt": (None,),
-    "tool_choice": (None, "auto"),
     "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
@@ -103,8 +110,30 @@ class _Tool(Lenient):
         return {"type": "function", "function": self.model_dump(exclude_none=True, exclude={"type", "strict"})}
 
 
-class _Format(Lenient):
-    type: Literal["text"]
+class _ChosenTool(Strict):
+    type: Literal["function"]
+    name: str
+
+
+class _PlainText(Strict):
+    type: Literal["text"] = "text"
+
+
+class _JsonObject(Strict):
+    type: Literal["json_object"]
+
+
+class _JsonSchema(Strict):
+    """What follows a schema always follows it strictly, so `strict` makes no difference."""
+
+    type: Literal["json_schema"]
+    name: str
+    description: str | None = None
+    schema_: JsonSchema = pydantic.Field(alias="schema")
+    strict: bool | None = None
+
+
+_Format: TypeAlias = Annotated[_PlainText | _JsonObject | _JsonSchema, pydantic.Field(discriminator="type")]
 
 
 class _TextOptions(Strict):
@@ -135,6 +164,8 @@ class _Request(Strict):
     include: list[Literal["reasoning.encrypted_content"]] | None = None
     reasoning: _ReasoningOptions | None = None
     text: _TextOptions | None = None
+    tool_choice: ToolChoice | _ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
 
@@ -149,8 +180,38 @@ class _Request(Strict):
         return [{"type": "message", **item} if isinstance(item, dict) else item for item in given]
 
     @property
+    def format(self) -> _PlainText | _JsonObject | _JsonSchema:
+        """Of the text."""
+        return (self.text and self.text.format) or _PlainText()
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        schema, name = None, None
+        match self.format:
+            case _JsonObject():
+                schema = ANY_OBJECT
+            case _JsonSchema(schema_=schema):
+                pass
+        match self.tool_choice:
+            case _ChosenTool(name=name):
+                choice = "required"
+            case choice:
+                pass
+        return AnswerFormat(
+            tool_choice=choice or "auto",
+            tool_name=name,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            schema=schema,
+        )
+
+    @property
     def messages(self) -> list[Message]:
         return joined(item.message for item in self.input if not isinstance(item, _ReasoningItem))
+
+
+_FORMAT_FIELDS = FormatFields(
+    form="text.format", schema="text.format.schema", arguments="tools.{}.parameters", parallel="parallel_tool_calls"
+)
 
 
 @final
@@ -178,6 +239,8 @@ class Responses:
             max_tokens=request.max_output_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
+            answer_format=request.answer_format,
+            format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
             request=request,
         )
@@ -349,19 +412,24 @@ def _response(
         "metadata": request.metadata or {},
         "model": head.model,
         "output": list(output),
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": asked.answer_format.parallel_tool_calls,
         "previous_response_id": request.previous_response_id,
         "reasoning": {"effort": None, "summary": None},
         "store": asked.is_kept,
         "temperature": request.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
+        "text": {"format": request.format.model_dump(by_alias=True, exclude_none=True)},
+        "tool_choice": _tool_choice(request),
         "tools": [tool.model_dump() for tool in request.tools or ()],
         "top_p": request.top_p,
         "truncation": "disabled",
         "usage": None if turn is None else _usage(turn),
         "user": request.user,
     }
+
+
+def _tool_choice(request: _Request) -> Json:
+    chosen = request.tool_choice
+    return chosen.model_dump() if isinstance(chosen, _ChosenTool) else chosen or "auto"
 
 
 def _usage(turn: Turn) -> dict[str, Json]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 import pydantic
@@ -66,6 +66,14 @@ def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
 
 Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters)]
 """A tool's JSON schema, as far as prompts are rendered from it."""
+
+JsonSchema = dict[str, Any]
+"""What an answer is to follow; whether it can be followed, the engine says."""
+
+ANY_OBJECT: Mapping[str, Json] = {"type": "object"}
+
+ToolChoice = Literal["auto", "none", "required"]
+"""OpenAI's words; a single tool is chosen by an object."""
 
 StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 

@@ -1,0 +1,225 @@
+"""Grammars of answers: calls of the tools that are allowed, spelled as the model's format spells them, or JSON.
+
+How a format spells a call is learned from one that it renders itself, and taken only if it reads that call back. Around
+and within JSON any spacing is left to the policy, up to a bound, so that a grammar takes little away from a policy that
+would have answered in this form anyway.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from sparring.errors import ConstraintError, DataError
+from sparring.protocols import Chat
+from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
+
+Reasoning: TypeAlias = Literal["never", "may_come", "begun"]
+"""Whether an answer reasons first: not at all, if it opens a `<think>`, or always, since the prompt opens it."""
+
+_SPACE = r"[ \t\r\n]{1,20}"
+"""As regular expression. Without a bound a weak policy could go on with spaces until its answer is cut."""
+
+_SPELLINGS = {"whitespace_pattern": _SPACE, "json_allow_general_unicode_escapes": True}
+"""Of JSON. Escapes are those of whole characters: half of one could not be sent to a client."""
+
+_TERMINALS = rf"""
+SPACE: /{_SPACE}/
+ANY: /(?s:.*)/
+"""
+
+_NAME, _ARGUMENTS = "stand_in", {"key": "value"}
+_TOOL: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "Stands in.",
+        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+    },
+}
+_CALL = {
+    "id": "call_0",
+    "type": "function",
+    "function": {"name": _NAME, "arguments": json.dumps(_ARGUMENTS)},
+}
+_TEXT = "sparring-answer"
+
+
+@dataclass(frozen=True, slots=True)
+class _CallFormat:
+    """A call is JSON with the name and then the arguments, between two texts."""
+
+    opening: str
+    arguments_key: str
+    closing: str
+
+
+@final
+class AnswerGrammar:
+    """Writes the grammars of one chat's answers."""
+
+    def __init__(self, chat: Chat, *, reasoning: Reasoning, added_tokens: Mapping[str, int]) -> None:
+        """`added_tokens`: ids of the tokens that text is split at before it is tokenized, by what they say."""
+        self._chat = chat
+        self._reasoning = reasoning
+        self._added_tokens = added_tokens
+
+    def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
+        """As `protocols.Chat.constraint`."""
+        if answer_format.tool_choice == "required":
+            return self._calling(answer_format, tools, content=None)
+        can_call = bool(tools) and answer_format.tool_choice == "auto"
+        if answer_format.schema is not None:
+            if self._text_shown != (_TEXT, _TEXT):
+                raise ConstraintError(
+                    f"Answers of this model's format cannot follow a JSON schema: it writes the text {_TEXT!r} as "
+                    f"{self._text_shown[0][:200]!r}. Ask for the form in words."
+                )
+            content = _schema_text(answer_format.schema)
+            return self._calling(answer_format, tools if can_call else (), content=content)
+        if not tools or (can_call and answer_format.parallel_tool_calls):
+            return None
+        return self._saying(may_call=can_call)
+
+    def _calling(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema], *, content: str | None) -> Constraint:
+        """One call or more of the tools, or the content if that may be."""
+        rules: list[str] = []
+        schemas: list[tuple[str, str]] = []
+        forms: list[str] = []
+        if content is not None:
+            forms.append("@content")
+            schemas.append(("content", content))
+        named = [
+            (index, tool["function"])
+            for index, tool in enumerate(tools)
+            if answer_format.tool_name in (None, tool["function"]["name"])
+        ]
+        if not named and content is None:
+            wanted = "a call" if answer_format.tool_name is None else f"a call of {answer_format.tool_name!r}"
+            raise ConstraintError(
+                f"The answer is to be {wanted}, and the tools of this request are "
+                f"{[tool['function']['name'] for tool in tools]}; send the tool, or leave the choice to the model."
+            )
+        if named:
+            call_format = self._call_format
+            is_one = answer_format.tool_name is not None or not answer_format.parallel_tool_calls
+            forms.append("call" if is_one else "call (SPACE? call)*")
+            rules.append("call: " + " | ".join(f"call_{index}" for index, _ in named))
+        for index, function in named:
+            rules.append(f"call_{index}: {self._call(call_format, function['name'], f'@arguments_{index}')}")
+            schemas.append((f"arguments_{index}", _arguments_schema(function, f"arguments_{index}")))
+        return self._constraint(["answer: " + " | ".join(forms), *rules], "SPACE? answer SPACE?", schemas)
+
+    def _call(self, call_format: _CallFormat, name: str, arguments: str) -> str:
+        key = _literal(json.dumps(call_format.arguments_key))
+        # A name may hold any character; JSON has it with or without escapes, as the policy saw it in its prompt.
+        spellings = {_literal(json.dumps(name, ensure_ascii=is_ascii)) for is_ascii in (False, True)}
+        parts = [
+            self._said(call_format.opening), '"{"', _literal('"name"'), '":"', f"({' | '.join(sorted(spellings))})", '","',
+            key, '":"', arguments, '"}"', self._said(call_format.closing),
+        ]  # fmt: skip
+        return " SPACE? ".join(part for part in parts if part)
+
+    def _saying(self, *, may_call: bool) -> Constraint:
+        """Free text without a call, or with one at most."""
+        call_format = self._call_format
+        opening = _literal(call_format.opening)
+        rules = [f"SAID: ANY & ~(ANY {opening} ANY)"]
+        body = "SAID"
+        if may_call and self._is_token(call_format.opening):
+            closing = self._said(call_format.closing)
+            body = f"SAID ({self._said(call_format.opening)} SAID ({closing} SAID)?)?"
+        elif may_call:
+            rules = [f"SAID: ANY & ~(ANY {opening} ANY {opening} ANY)"]
+        return self._constraint(rules, body, [])
+
+    def _constraint(self, rules: Sequence[str], body: str, schemas: Sequence[tuple[str, str]]) -> Constraint:
+        thought, rule = {"never": ("", ""), "may_come": ("reasoning?", "reasoning: {opened} thought"),
+                         "begun": ("reasoning", "reasoning: thought")}[self._reasoning]  # fmt: skip
+        if thought:
+            closed = self._said("</think>")
+            is_token = self._is_token("</think>")
+            rules = [*rules, rule.format(opened=self._said("<think>"))]
+            rules.append(f"thought: ANY {closed}" if is_token else f"thought[lazy]: ANY {closed}")
+        lines = [f"start: {thought} {body}", *rules]
+        return Constraint(grammar="\n".join(lines) + _TERMINALS, schemas=tuple(schemas))
+
+    def _is_token(self, text: str) -> bool:
+        return text in self._added_tokens
+
+    def _said(self, text: str) -> str:
+        """A text as the rules of a grammar have it: what are tokens of their own by id, the rest as it is."""
+        names = sorted(self._added_tokens, key=len, reverse=True)
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        return " ".join(
+            f"<[{self._added_tokens[part]}]>" if part in self._added_tokens else _literal(part)
+            for part in parts
+            if part
+        )
+
+    @functools.cached_property
+    def _call_format(self) -> _CallFormat:
+        """Raises ConstraintError when a rendered call is not JSON between two texts, or is not read back."""
+        text, message = self._shown({"role": "assistant", "content": "", "tool_calls": [_CALL]})
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        start, end, keys = _call_in(text)
+        opening, closing = text[:start].strip(), text[end:].strip()
+        if len(calls) != 1 or json.loads(calls[0]["arguments"]) != _ARGUMENTS or len(keys) != 2 or not opening:
+            raise ConstraintError(
+                f"The tool calls of this model's format cannot be forced or forbidden; one looks like {text[:200]!r}, and "
+                'only JSON of "name" and arguments behind an opening tag can. Leave tool_choice at "auto".'
+            )
+        return _CallFormat(opening, keys[1], closing)
+
+    @functools.cached_property
+    def _text_shown(self) -> tuple[str, str]:
+        """How the format writes an answer of text, and what it reads back."""
+        text, message = self._shown({"role": "assistant", "content": _TEXT})
+        return text, message["content"]
+
+    def _shown(self, message: Message) -> tuple[str, Message]:
+        """The text that says a message, reasoning and stop id apart, and the message that it is read as."""
+        try:
+            ids = list(self._chat.answer(message, [_TOOL]))
+        except DataError as error:
+            raise ConstraintError(f"Answers of this model's format cannot be constrained: {error}") from error
+        while ids and ids[-1] in self._chat.stop_ids:
+            ids.pop()
+        text = self._chat.decode(ids)
+        return text.rpartition("</think>")[2].strip(), self._chat.parse(ids, [_TOOL])
+
+
+def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
+    """Where the first JSON object of a text begins and ends, and its keys if it is the stand-in call."""
+    start = text.find("{")
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, max(start, 0))
+    except ValueError:
+        return 0, 0, ()
+    is_call = isinstance(value, dict) and list(value.values()) == [_NAME, _ARGUMENTS] and next(iter(value)) == "name"
+    return start, end, list(value) if is_call else ()
+
+
+def _arguments_schema(function: Mapping[str, Json], name: str) -> str:
+    """The schema of a tool's parameters, as one of objects, which arguments are."""
+    parameters: Mapping[str, Json] = function.get("parameters") or {}
+    kind = parameters.get("type", "object")
+    if kind != "object":
+        raise ConstraintError(
+            f"The parameters of {function['name']!r} are of type {json.dumps(kind)}, and arguments are an object.",
+            schema=name,
+        )
+    return _schema_text({**parameters, "type": "object"})
+
+
+def _schema_text(schema: Mapping[str, Json]) -> str:
+    return json.dumps({**schema, "x-guidance": _SPELLINGS}, ensure_ascii=False)
+
+
+def _literal(text: str) -> str:
+    """A text as a grammar quotes it."""
+    return json.dumps(text, ensure_ascii=False)

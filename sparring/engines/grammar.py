@@ -1,0 +1,131 @@
+"""Grammars that answers follow: which tokens may come next. The door of llguidance.
+
+A constraint is compiled once and kept; each answer then has a guide of its own, which costs a fraction of a
+millisecond a token (https://github.com/guidance-ai/llguidance).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from torch import Tensor
+
+from sparring.errors import ConstraintError
+from sparring.types import Constraint
+
+MAX_CONSTRAINT_CHARACTERS = 256 * 1024
+"""Of a grammar with its schemas: about half a second to compile."""
+
+_NUM_KEPT = 64
+_LIMITS = LLParserLimits(verbose_errors=False)
+
+
+@final
+class Guide:
+    """Follows one answer through its grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+
+    def allowed(self) -> Tensor:
+        """Which tokens may come next, as bools [V]; only stop ids once the grammar is complete.
+
+        Raises ConstraintError when the grammar turns out too complex to follow any further.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise ConstraintError(
+                f"The grammar of this answer cannot be followed any further: {self._matcher.get_error()} "
+                "Simplify the JSON schemas, long patterns above all."
+            )
+        allowed = np.zeros(self._vocab_size, dtype=np.bool_)
+        known = np.unpackbits(bits, count=min(self._vocab_size, 8 * len(bits)), bitorder="little")
+        allowed[: len(known)] = known
+        return torch.from_numpy(allowed)
+
+    def advance(self, token: int) -> None:
+        """Note a token that was allowed."""
+        self._matcher.consume_token(token)
+
+
+@final
+class Grammars:
+    """Compiles constraints for one tokenizer; may be used from several threads."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+        """`tokenizer` is a fast one of transformers, or has `token_bytes`; `vocab_size` is the number of logits."""
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._compiled = functools.lru_cache(maxsize=_NUM_KEPT)(self._compile)
+        self._vocabulary = functools.lru_cache(maxsize=4)(self._read_vocabulary)
+
+    def guide(self, constraint: Constraint, stop_ids: frozenset[int]) -> Guide:
+        """A guide for one answer. Raises ConstraintError when the grammar cannot be followed."""
+        if not stop_ids:
+            raise ConstraintError("An answer that follows a grammar ends with a stop id, and this model has none.")
+        with self._lock:
+            compiled = self._compiled(constraint, stop_ids)
+        return Guide(compiled.deep_copy(), self._vocab_size)
+
+    def _compile(self, constraint: Constraint, stop_ids: frozenset[int]) -> LLMatcher:
+        size = len(constraint.grammar) + sum(len(schema) for _, schema in constraint.schemas)
+        if size > MAX_CONSTRAINT_CHARACTERS:
+            raise ConstraintError(
+                f"The JSON schemas of this answer have {size} characters, and may have {MAX_CONSTRAINT_CHARACTERS} with "
+                "their grammar; send fewer tools or smaller schemas."
+            )
+        vocabulary = self._vocabulary(stop_ids)
+        for name, schema in constraint.schemas:
+            if problem := _problem({"json_schema": json.loads(schema)}):
+                raise ConstraintError(f"This JSON schema cannot be followed: {problem}", schema=name)
+        grammars: list[dict[str, Any]] = [{"lark_grammar": constraint.grammar}]
+        grammars += [{"name": name, "json_schema": json.loads(schema)} for name, schema in constraint.schemas]
+        matcher = LLMatcher(vocabulary, json.dumps({"grammars": grammars}), log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise ConstraintError(f"The grammar of this answer cannot be followed: {matcher.get_error()}")
+        return matcher
+
+    def _read_vocabulary(self, stop_ids: frozenset[int]) -> LLTokenizer:
+        """The bytes of each token; takes half a second for fifty thousand."""
+        ends = sorted(stop_ids)
+        fast = getattr(self._tokenizer, "backend_tokenizer", None)
+        if fast is not None:
+            num_tokens = max(self._vocab_size, fast.get_vocab_size(with_added_tokens=True))
+            return LLTokenizer(fast.to_str(), n_vocab=num_tokens, eos_token=ends)
+        if not hasattr(self._tokenizer, "token_bytes"):
+            raise ConstraintError(
+                f"The tokens of a {type(self._tokenizer).__name__} cannot be told byte by byte, which constraining an answer "
+                "needs; use a model with a fast tokenizer (tokenizer.json)."
+            )
+        return LLTokenizer(TokenizerWrapper(_ByBytes(self._tokenizer, ends[0])), eos_token=ends)
+
+
+class _ByBytes:
+    """A tokenizer that says the bytes of its tokens, as llguidance reads them."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Any, eos_token_id: int) -> None:
+        self._encode = tokenizer.encode
+        self.eos_token_id = eos_token_id
+        self.tokens: Sequence[bytes] = tokenizer.token_bytes
+        self.special_token_ids = list(tokenizer.all_special_ids)
+
+    def __call__(self, text: str) -> list[int]:
+        if isinstance(text, bytes):
+            raise TypeError("this tokenizer takes text")
+        return self._encode(text)
+
+
+def _problem(grammar: dict[str, Any]) -> str:
+    """Why a grammar alone cannot be followed; empty if it can."""
+    return LLMatcher.validate_grammar(json.dumps({"grammars": [grammar]}), limits=_LIMITS)

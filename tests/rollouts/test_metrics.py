@@ -1,0 +1,42 @@
+"""The numbers of a step say what its turns were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparring.rollouts.metrics import rollout_metrics
+from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
+
+TURN = Turn(
+    id=0, parent=None, branch_reason=None, prompt_ids=(1,), token_ids=(2,), sampled_logprobs=(-1.0,), versions=((0, 1),),
+    fingerprint="f", stop_reason=StopReason.STOP, sampling=Sampling(), message={"role": "assistant", "content": ""},
+    num_computed_tokens=2, seconds=0.1,
+)  # fmt: skip
+TASK = Task(id="t", messages=())
+
+
+def metrics(*turns: Turn) -> Any:
+    trajectory = Trajectory(
+        id="a",
+        task=TASK,
+        attempt=0,
+        turns=turns,
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=Reward(total=1.0),
+        score=None,
+    )
+    group = TrajectoryGroup(task=TASK, trajectories=(trajectory,))
+    return rollout_metrics([group], {"a": (0.0,) * len(turns)}, version=0)
+
+
+def test_turns_that_are_not_trained_are_counted_and_those_that_a_grammar_overruled_among_them() -> None:
+    greedy = replace(TURN, id=1, sampling=Sampling(temperature=0.0))
+    overruled = replace(TURN, id=2, removed_mass=0.002)
+    followed = replace(TURN, id=3, removed_mass=0.0005)
+    found = metrics(TURN, greedy, overruled, followed)
+    assert found["rollout/untrained_turns"] == pytest.approx(0.5)
+    assert found["rollout/overruled_turns"] == pytest.approx(0.25)
