@@ -6,7 +6,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, SparringError, TurnLimit
+from sparring.errors import (
+    ContextOverflow,
+    DataError,
+    InfrastructureError,
+    PolicyTimeout,
+    SparringError,
+    TokenLimit,
+    TurnLimit,
+)
 from sparring.types import Json, Message, ToolSchema, Turn
 
 
@@ -42,6 +50,8 @@ def error_of(failure: SparringError) -> ApiError:
             return ApiError(400, str(failure), code="invalid_value", param="messages")
         case TurnLimit():
             return ApiError(400, str(failure), code="max_turns_exceeded")
+        case TokenLimit():
+            return ApiError(400, str(failure), code="max_tokens_exceeded")
         case PolicyTimeout():
             return ApiError(504, str(failure), code="policy_timeout")
         case InfrastructureError():

@@ -111,6 +111,7 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "stop_reason": turn.stop_reason,
         "temperature": turn.sampling.temperature,
         "top_p": turn.sampling.top_p,
+        "untrained_reason": turn.untrained_reason,
         "seconds": turn.seconds,
     }
 
