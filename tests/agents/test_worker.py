@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import re
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -261,6 +264,28 @@ def test_the_command_line_loads_the_function_and_reports_what_is_wrong(
     assert "no worker key was given" in capsys.readouterr().err
     assert main(["http://gateway", "mine:plya"]) == 2
     assert "did you mean 'play'" in capsys.readouterr().err
+
+
+def test_the_worker_of_the_documentation_plays_from_a_process_of_its_own(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")
+    ((name, code),) = re.findall(r"<!-- worker: (\S+) -->\n```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / name).write_text(code)
+
+    async def run() -> AgentResult:
+        queue = WorkQueue(KEY)
+        async with Gateway(queue=queue) as gateway, session() as door:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "sparring.agents.worker", gateway.base_url, f"{Path(name).stem}:play",
+                "--concurrency", "2", cwd=tmp_path, env={**os.environ, "SPARRING_WORKER_KEY": KEY},
+            )  # fmt: skip
+            try:
+                task = Task(id="t1", messages=TASK.messages, fields={"answer": "one"})
+                return await PullAgent(queue, gateway=gateway, timeout_seconds=120.0).play(task, door)
+            finally:
+                process.send_signal(signal.SIGINT)
+                assert await process.wait() == 130
+
+    assert asyncio.run(run()).reward == Reward(total=1.0)
 
 
 def test_it_needs_nothing_that_trains() -> None:
