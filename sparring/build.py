@@ -7,7 +7,10 @@ import inspect
 import json
 import logging
 import os
+import platform
 import random
+import secrets
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +21,8 @@ import torch
 
 from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
 from sparring.agents.http import HttpAgent
+from sparring.agents.pull import PullAgent
+from sparring.agents.worker import KEY_VARIABLE
 from sparring.algorithms import choice
 from sparring.algorithms.credit import TurnAdvantages, credit
 from sparring.algorithms.losses import LOSSES
@@ -29,7 +34,8 @@ from sparring.data import read_tasks, split_tasks
 from sparring.engines.torch_engine import TorchEngine
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
-from sparring.gateway import Gateway
+from sparring.gateway import Gateway, WorkQueue
+from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
 from sparring.models.memory import keep_freed_memory
 from sparring.models.policy import Policy, load_pretrained
@@ -44,6 +50,8 @@ from sparring.training.learner import TorchLearner
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
 
 logger = logging.getLogger(__name__)
+
+TO_STDERR = partial(print, file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +97,19 @@ class Parts:
 
 
 @releases_threads
-def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
-    """Load, check and wire everything a run needs. Raises what the parts raise: ConfigError, DataError, ServiceError."""
-    gateway = Gateway()
-    agent = agent_of(config, recipe_dir, gateway)
+def build(
+    config: Config,
+    recipe_dir: Path,
+    ledger: Ledger,
+    *,
+    announce: Callable[[str], object] = TO_STDERR,
+) -> Parts:
+    """Load, check and wire everything a run needs. `announce` tells a person what the run waits for, with a key in it that
+    must not get into files.
+
+    Raises what the parts raise: ConfigError, DataError, ServiceError.
+    """
+    agent = agent_of(config, recipe_dir, announce)
     make_environment: Callable[[], Environment] = _no_environment
     tools: tuple[ToolSchema, ...] = ()
     if agent is None:
@@ -160,6 +177,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         max_retries=config.rollout.rollout_max_retries,
         max_context_tokens=policy.max_positions,
         max_turns=config.agent.max_turns,
+        max_tokens=config.rollout.rollout_max_tokens,
     )
     return Parts(
         config=config,
@@ -189,9 +207,15 @@ def deterministic(config: Config) -> bool:
     return config.rollout.max_steps_off_policy == 0 and not config.agent.is_foreign
 
 
-def agent_of(config: Config, recipe_dir: Path, gateway: Gateway) -> Agent | None:
+def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Agent | None:
     """The agent that the recipe brings; None when the built-in tool loop plays. Raises UsageError when it is none."""
     section = config.agent
+    worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
+    queue = WorkQueue(worker_key)
+    gateway = Gateway(
+        host=section.gateway_host, port=section.gateway_port, queue=queue if section.pull else None,
+        max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
+    )  # fmt: skip
     if section.function is not None:
         found = load_object(section.function, beside=recipe_dir)
         if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
@@ -209,14 +233,34 @@ def agent_of(config: Config, recipe_dir: Path, gateway: Gateway) -> Agent | None
             max_retries=config.rollout.rollout_max_retries, max_concurrency=config.rollout.rollout_max_concurrency,
             tps_limit=section.tps_limit,
         ).play  # fmt: skip
+    elif section.pull:
+        agent = PullAgent(
+            queue, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
+            max_retries=config.rollout.rollout_max_retries,
+        ).play  # fmt: skip
     else:
         return None
+    is_told = not section.pull
 
     async def play(task: Task, session: Session) -> AgentResult:
+        nonlocal is_told
         await gateway.start()
+        if not is_told:
+            is_told = True
+            announce(_call_for_workers(gateway.base_url.removesuffix("/v1"), worker_key))
         return await agent(task, session)
 
     return play
+
+
+def _call_for_workers(address: str, key: str) -> str:
+    """What a person must do. A key that came from the environment is known, and is not shown."""
+    address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
+    shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
+    return (
+        f"episodes wait for workers at {address}; start some wherever that can be reached:\n"
+        f"  {KEY_VARIABLE}={shown} python -m sparring.agents.worker {address} MODULE:FUNCTION"
+    )
 
 
 def _no_environment() -> Environment:

@@ -81,7 +81,7 @@ class EnvironmentSection(Section):
 
 
 class AgentSection(Section):
-    """At most one of the first three; none of them plays the environment with the built-in tool loop."""
+    """At most one of the first four; none of them plays the environment with the built-in tool loop."""
 
     function: str | None = Field(
         default=None,
@@ -91,13 +91,28 @@ class AgentSection(Section):
         default=None, strict=False, min_length=1, description="A program with its arguments, started for every episode."
     )
     url: str | None = Field(default=None, description="Address of a running agent that takes episodes by POST.")
+    pull: bool = Field(default=False, description="Episodes wait for workers that poll the gateway for them.")
     max_turns: int | None = Field(default=None, ge=1, description="Policy calls of one episode at most.")
+    gateway_host: str = Field(
+        default="127.0.0.1",
+        description="Address that the gateway listens on, for `url` and `pull`; 0.0.0.0 takes every one.",
+    )
+    gateway_port: int = Field(default=0, ge=0, le=65535, description="Of the same; 0 takes a free one.")
     tps_limit: FiniteFloat = Field(default=5.0, gt=0, description="Episodes a second that are started at `url`.")
 
     @property
     def is_foreign(self) -> bool:
         """Whether something else than the built-in tool loop decides."""
-        return not (self.function is None and self.command is None and self.url is None)
+        return self.way is not None
+
+    @property
+    def way(self) -> str | None:
+        """The key that says who plays, if one does."""
+        return next(iter(self.ways()), None)
+
+    def ways(self) -> list[str]:
+        """The keys that say who plays; more than one is refused."""
+        return [way for way in ("function", "command", "url", "pull") if getattr(self, way) not in (None, False)]
 
 
 class RewardSection(Section):
@@ -262,6 +277,9 @@ class RolloutSection(Section):
     rollout_max_concurrency: int = Field(default=96, ge=1)
     rollout_timeout: FiniteFloat = Field(default=600.0, gt=0, description="Seconds of one attempt.")
     rollout_max_retries: int = Field(default=3, ge=0)
+    rollout_max_tokens: int | None = Field(
+        default=None, ge=1, description="Sampled tokens of one episode at most, all its turns together."
+    )
     max_steps_off_policy: int = Field(default=3, ge=0, le=10, description="0 is synchronous.")
     staleness_window: int = Field(
         default=1, ge=1, description="Groups that may overtake each other (W of the windowed FIFO)."
@@ -543,7 +561,7 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
         first, *others = (path if "." in path else f"algorithm.{path}" for path in (key, *reads))
         refuse(first, message, *others)
     agent = config.agent
-    ways = [way for way in ("function", "command", "url") if getattr(agent, way) is not None]
+    ways = agent.ways()
     if len(ways) > 1:
         refuse(f"agent.{ways[1]}", f"is given beside agent.{ways[0]}, and one agent plays an episode; leave one out.")
     if agent.is_foreign:
@@ -561,6 +579,23 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
             refuse(f"agent.{key}", "is given, but no agent is; use environment.max_turns for the built-in tool loop.")
     if agent.url is None and given("agent", "tps_limit"):
         refuse("agent.tps_limit", "is given, but agent.url is not; leave it out.", "agent.url")
+    for key in given("agent", "gateway_host", "gateway_port"):
+        if agent.way not in ("url", "pull"):
+            message = "is given, but only agents of url and pull are elsewhere and need to know it; leave it out."
+            refuse(f"agent.{key}", message, "agent.url", "agent.pull")
+    if agent.url is not None and agent.gateway_host == "0.0.0.0":
+        message = "is 0.0.0.0, which no agent could dial; give the address under which agent.url reaches this machine."
+        refuse("agent.gateway_host", message, "agent.url")
+    max_turns = agent.max_turns if agent.is_foreign else config.environment.max_turns
+    max_tokens, turn_tokens = rollout.rollout_max_tokens, config.sampling.sampling_max_tokens
+    if max_tokens is not None and max_turns is not None and max_tokens >= max_turns * turn_tokens:
+        refuse(
+            "rollout.rollout_max_tokens",
+            f"is {max_tokens}, but {max_turns} turns of sampling.sampling_max_tokens = {turn_tokens} never sample more; make it "
+            "smaller, or leave it out.",
+            "sampling.sampling_max_tokens",
+            f"{'agent' if agent.is_foreign else 'environment'}.max_turns",
+        )
     for name in config.algorithm.options:
         if name in AlgorithmSection.model_fields:
             message = f"is a key of [algorithm] itself: write algorithm.{name} = ... without options."

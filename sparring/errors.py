@@ -12,6 +12,7 @@
         ├── PolicyTimeout          the policy did not finish in time
         ├── ContextOverflow        the next turn would not fit the model's context
         ├── TurnLimit              the episode has played all its turns
+        ├── TokenLimit             the episode has sampled all its tokens
         └── RewardError            the reward never came, or is not a number
 
 A message has three parts: what was given, why it cannot work, what to do.
@@ -89,6 +90,10 @@ class ContextOverflow(EpisodeError):
 
 class TurnLimit(EpisodeError):
     """The episode has played as many turns as it may."""
+
+
+class TokenLimit(EpisodeError):
+    """The episode has sampled as many tokens as it may."""
 
 
 class RewardError(EpisodeError):

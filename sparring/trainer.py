@@ -153,7 +153,9 @@ class MultiTurnRLTrainer:
             self.folder = RunFolder.create(self.config, self.recipe, name=self._name)
         ledger = Ledger(self.folder.path / "ledger.sqlite")
         try:
-            return await asyncio.to_thread(build, self.config, self.recipe.parent, ledger)
+            return await asyncio.to_thread(
+                build, self.config, self.recipe.parent, ledger, announce=self._console.announced
+            )
         except BaseException:
             ledger.close()
             raise

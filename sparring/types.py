@@ -40,6 +40,17 @@ class StopReason(StrEnum):
     LENGTH = "length"
 
 
+class UntrainedReason(StrEnum):
+    """Why a turn was played and is not trained."""
+
+    NOT_RECEIVED = "not_received"
+    """Its answer got lost on its way, and nothing continues it."""
+    GREEDY = "greedy"
+    TOP_P = "top_p"
+    OVERRULED = "overruled"
+    """A constraint kept the policy from what it would have said."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One problem. `fields` holds everything else the dataset says, ground truth among it; the agent never sees it."""
@@ -156,21 +167,30 @@ class Turn:
     """As the completion's."""
     stop_text: str | None = None
     """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
+    is_received: bool = True
+    """Whether its answer reached who asked, or something continues it."""
 
     @property
     def oldest_version(self) -> int:
         return min(version for version, _ in self.versions)
 
     @property
-    def is_trained(self) -> bool:
-        """Whether its tokens were drawn from the whole distribution that the learner sees. Where a client asked for the
-        likeliest token, or for a part of the distribution, the learner's ratio would compare two different ones."""
-        return self.sampling.temperature > 0 and self.sampling.top_p == 1 and not self.is_overruled
+    def untrained_reason(self) -> UntrainedReason | None:
+        """None for a turn that somebody received and whose tokens were drawn from the whole distribution that the learner
+        sees. Where a client asked for the likeliest token, or for a part of the distribution, the learner's ratio would
+        compare two different ones."""
+        if not self.is_received:
+            return UntrainedReason.NOT_RECEIVED
+        if self.sampling.temperature == 0:
+            return UntrainedReason.GREEDY
+        if self.sampling.top_p < 1:
+            return UntrainedReason.TOP_P
+        return UntrainedReason.OVERRULED if self.removed_mass > MAX_REMOVED_MASS else None
 
     @property
-    def is_overruled(self) -> bool:
-        """Whether a constraint kept the policy from what it would have said."""
-        return self.removed_mass > MAX_REMOVED_MASS
+    def is_trained(self) -> bool:
+        """Whether its tokens are learned from when its trajectory is."""
+        return self.untrained_reason is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

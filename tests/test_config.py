@@ -130,6 +130,8 @@ UNREADABLE = [
     (["tracking.mlflow_uri=http://localhost:5000"], "tracking.mlflow_uri"),
     (["tracking.mlflow_experiment_name=mine"], "tracking.mlflow_experiment_name"),
     (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
+    (["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=512"], "rollout.rollout_max_tokens"),
+    (["agent.gateway_host=0.0.0.0"], "agent.gateway_host"),
 ]
 
 
@@ -150,11 +152,33 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         ["evaluation.pass_k_values=[1, 2]", "evaluation.eval_group_size=2"],
         ["tracking.mlflow=true", "tracking.mlflow_uri=http://localhost:5000"],
         ["sampling.sampling_max_tokens=2047"],
+        ["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=511"],
     ],
     ids=" ".join,
 )
 def test_their_neighbors_that_can_work_are_taken(overrides: list[str]) -> None:
     assert problems_of(*overrides) == {}
+
+
+@pytest.mark.parametrize(
+    ("agent", "refused"),
+    [
+        ({"pull": True}, []),
+        ({"pull": True, "gateway_host": "0.0.0.0", "gateway_port": 8000}, []),
+        ({"url": "http://agent/rollout", "gateway_host": "10.0.0.5", "gateway_port": 8000}, []),
+        ({"url": "http://agent/rollout", "gateway_host": "0.0.0.0"}, ["agent.gateway_host"]),
+        ({"function": "play:play", "gateway_host": "0.0.0.0"}, ["agent.gateway_host"]),
+        ({"command": ["play"], "gateway_port": 8000}, ["agent.gateway_port"]),
+        ({"url": "http://agent/rollout", "pull": True}, ["agent.pull"]),
+        ({"function": "play:play", "pull": True}, ["agent.pull"]),
+        ({"pull": True, "tps_limit": 1.0}, ["agent.tps_limit"]),
+        ({"pull": False}, ["environment.target", "reward.reward"]),
+        ({"pull": True, "max_turns": 2}, ["rollout.rollout_max_tokens"]),
+    ],
+)
+def test_one_agent_plays_and_the_gateway_is_placed_for_those_elsewhere(agent: dict, refused: list[str]) -> None:
+    # 2 turns of 4096 tokens never sample more; any number of them may.
+    assert list(problems_of(recipe={"agent": agent, "rollout": {"rollout_max_tokens": 8192}})) == refused
 
 
 def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None:

@@ -14,20 +14,11 @@ from typing import Literal, Protocol, Self, final
 
 import httpx
 
-from sparring.agents.result import AgentResult
-from sparring.errors import (
-    ContextOverflow,
-    DataError,
-    InfrastructureError,
-    PolicyTimeout,
-    RewardError,
-    ServiceError,
-    UsageError,
-)
+from sparring.agents.result import AgentResult, limit_met
+from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.sessions import Session
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
-_POLICY_LIMITS = {ContextOverflow: Outcome.MAX_TOKENS, PolicyTimeout: Outcome.POLICY_TIMEOUT}
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
 """How long an agent that has reported may take to answer too: the answer may hold metrics."""
@@ -156,10 +147,10 @@ class HttpAgent:
             try:
                 reward = await self._play(task, session)
             except InfrastructureError:
-                outcome = _POLICY_LIMITS.get(type(session.failure))
-                if outcome is None:
+                limit = limit_met(session.failure)
+                if limit is None:
                     raise
-                return AgentResult(outcome=outcome, error=str(session.failure))
+                return limit
         if not session.turns:
             raise InfrastructureError(
                 f"The agent at {self._url} reported a reward of {reward.total} without asking the policy for a turn, so "
@@ -210,7 +201,7 @@ class HttpAgent:
             # A door for each attempt: should an agent that seemed lost go on, it is not heard.
             door = self._gateway.register(session)
             try:
-                return await self._attempt(self._invocation(task, session.sampling, door), door.report)
+                return await self._attempt(self._invocation(task, session.sampling, door), door.report, session)
             except _Undelivered as error:
                 problem = error
             finally:
@@ -226,7 +217,7 @@ class HttpAgent:
         if start > now:
             await self._sleep(start - now)
 
-    async def _attempt(self, body: bytes, report: ReportLike) -> Reward:
+    async def _attempt(self, body: bytes, report: ReportLike, session: Session) -> Reward:
         """Push once and wait for the reward. Raises _Undelivered when nothing came of it."""
         pushing, reporting = asyncio.ensure_future(self._push(body)), asyncio.ensure_future(report.wait())
         try:
@@ -236,9 +227,10 @@ class HttpAgent:
                     _take(await pushing, report)
                 reward = await reporting
             await asyncio.wait({pushing}, timeout=_GRACE_SECONDS)
-            answer = pushing.result() if pushing.done() and pushing.exception() is None else _Answer()
+            answer = pushing.result() if pushing.done() and pushing.exception() is None else Answer()
         except TimeoutError as error:
-            raise self._overdue(report, has_answered=pushing.done()) from error
+            is_cut_short = limit_met(session.failure) is not None
+            raise self._overdue(report, has_begun=pushing.done() and not is_cut_short) from error
         finally:
             for task in (pushing, reporting):
                 task.cancel()
@@ -247,8 +239,8 @@ class HttpAgent:
             reward, components=reward.components or answer.components, metrics={**answer.metrics, **reward.metrics}
         )
 
-    def _overdue(self, report: ReportLike, *, has_answered: bool) -> InfrastructureError | RewardError:
-        if not has_answered and report.status is None:
+    def _overdue(self, report: ReportLike, *, has_begun: bool) -> InfrastructureError | RewardError:
+        if not has_begun and report.status is None:
             return InfrastructureError(f"The agent at {self._url} did not answer within {self._timeout_seconds:g} s.")
         refusal = f" What it reported was refused: {report.refusal}" if report.refusal else ""
         missing = "completed" if report.reward is not None else "rewarded"
@@ -257,7 +249,7 @@ class HttpAgent:
             f"Answer with a `reward`, or report it over the gateway.{refusal}"
         )
 
-    async def _push(self, body: bytes) -> _Answer:
+    async def _push(self, body: bytes) -> Answer:
         try:
             response = await self._client.post(self._url, content=body)
         except httpx.TransportError as error:
@@ -270,9 +262,9 @@ class HttpAgent:
             )
         try:
             # Integers beyond every float become infinite, and then no reward.
-            return _read(json.loads(response.content, parse_int=float))
+            return read_answer(json.loads(response.content, parse_int=float))
         except (ValueError, RecursionError):
-            return _Answer()
+            return Answer()
 
     def _invocation(self, task: Task, sampling: Sampling, door: DoorLike) -> bytes:
         endpoint = self._endpoint or door.endpoint
@@ -331,7 +323,7 @@ def invocation(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class Answer:
     """What an agent's answer says of the episode; nothing, when it only says that it has begun."""
 
     reward: Json = None
@@ -340,16 +332,16 @@ class _Answer:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def _read(answer: Json) -> _Answer:
+def read_answer(answer: Json) -> Answer:
     """MTRL's `status: error`, a forwarder's `errorType`, the toolkit's `status_code` and `rewards` among them."""
     if not isinstance(answer, dict):
-        return _Answer()
+        return Answer()
     status_code = answer.get("status_code")
     has_failed = answer.get("status") in ("error", "failed") or "errorType" in answer
     if has_failed or (isinstance(status_code, float) and status_code >= 400):
         reasons = (answer.get(key) for key in ("error", "errorMessage", "stop_reason", "errorType"))
-        return _Answer(error=_text(next(filter(None, reasons), "it did not say why")))
-    return _Answer(
+        return Answer(error=_text(next(filter(None, reasons), "it did not say why")))
+    return Answer(
         reward=answer.get("reward", answer.get("rewards")),
         components=_numbers(answer.get("components")),
         metrics=_numbers(answer.get("metrics")),
@@ -369,7 +361,7 @@ def _text(value: Json) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-def _take(answer: _Answer, report: ReportLike) -> None:
+def _take(answer: Answer, report: ReportLike) -> None:
     """Report what an answer says, unless the agent did so itself. Raises RewardError."""
     if report.status == "failed":
         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, PolicyTimeout, TurnLimit
+from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, PolicyTimeout, TokenLimit, TurnLimit
 from sparring.types import Json, Message, Outcome, Reward
 
 
@@ -26,8 +26,26 @@ class AgentResult:
 _LIMITS: Mapping[type[EpisodeError], Outcome] = {
     ContextOverflow: Outcome.MAX_TOKENS,
     TurnLimit: Outcome.MAX_TURNS,
+    TokenLimit: Outcome.MAX_TOKENS,
     PolicyTimeout: Outcome.POLICY_TIMEOUT,
 }
+_BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
+"""No turn follows these."""
+
+
+def limit_met(failure: Exception | None) -> AgentResult | None:
+    """The result of an episode whose agent failed after a turn met a limit of the policy; None for any other failure."""
+    outcome = _LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
+    return None if outcome is None else AgentResult(outcome=outcome, error=str(failure))
+
+
+def within_budget(played: AgentResult, failure: EpisodeError | None) -> AgentResult:
+    """What an agent handed back, its end put down to the budget where one was used up: the agent may have made the best of
+    it, and its reward stays."""
+    limit = limit_met(failure) if isinstance(failure, _BUDGETS) else None
+    if limit is None or played.outcome is not Outcome.FINISHED:
+        return played
+    return replace(played, outcome=limit.outcome, error=limit.error)
 
 
 def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
@@ -36,7 +54,6 @@ def ended_by(error: Exception | None, session: object, problem: str) -> AgentRes
     for failure in (error, getattr(session, "failure", None)):
         if isinstance(failure, InfrastructureError):
             raise failure
-        outcome = _LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
-        if outcome is not None:
-            return AgentResult(outcome=outcome, error=str(failure))
+        if (result := limit_met(failure)) is not None:
+            return result
     return AgentResult(outcome=Outcome.POLICY_ERROR, error=problem)

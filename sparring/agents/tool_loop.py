@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sparring.agents.result import AgentResult
 from sparring.environments.base import Environment, reset
 from sparring.environments.calls import ToolError, execute
-from sparring.errors import ContextOverflow, PolicyTimeout
+from sparring.errors import ContextOverflow, PolicyTimeout, TokenLimit
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Outcome, StopReason, Task
 
@@ -43,7 +43,7 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
     for turn in range(max_turns):
         try:
             message = await session.chat(messages, tools)
-        except ContextOverflow as error:
+        except (ContextOverflow, TokenLimit) as error:
             return ended(Outcome.MAX_TOKENS, str(error))
         except PolicyTimeout as error:
             return ended(Outcome.POLICY_TIMEOUT, str(error))

@@ -20,7 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sparring.errors import SparringError
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.dialects import DIALECTS, ChatCompletions
+from sparring.gateway.dialects.validation import validated
 from sparring.gateway.doors import Doors
+from sparring.gateway.episode import body_digest
+from sparring.gateway.queue import Poll, Release, WorkQueue
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
@@ -33,19 +36,29 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def create_app(
-    doors: Doors, *, max_body_bytes: int = 8 * 1024 * 1024, clock: Callable[[], float] = time.time
+    doors: Doors,
+    *,
+    queue: WorkQueue | None = None,
+    max_body_bytes: int = 8 * 1024 * 1024,
+    clock: Callable[[], float] = time.time,
 ) -> Starlette:
     """The dialects' routes, MTRL's, reports, `/v1/models` and `/health` over `doors`; `clock`: seconds since 1970.
 
-    The same routes stand under `/s/KEY`, for clients that cannot send a key of their own.
+    The same routes stand under `/s/KEY`, for clients that cannot send a key of their own. With a `queue` workers poll for
+    episodes at `/v1/queue`.
     """
 
     def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
         async def play(request: Request) -> ASGIApp:
             api_key = _opening_key(request, doors)
-            body = await _body(request, max_body_bytes)
-            asked = dialect.read(_decoded(body))
             async with AsyncExitStack() as stack:
+                try:
+                    stack.enter_context(doors.admitted(api_key))
+                except ApiError:
+                    doors.refused(api_key, await _digest(request))
+                    raise
+                body = await _body(request, max_body_bytes)
+                asked = dialect.read(_decoded(body))
                 episode = await stack.enter_async_context(doors.enter(api_key, asked))
                 is_retry = _number(request.headers.get("x-stainless-retry-count")) > 0
                 delivery = episode.deliver(
@@ -74,6 +87,39 @@ def create_app(
 
         return _Answered(report, route, route.told)
 
+    def queued(answer: Callable[[Request, WorkQueue], Awaitable[Response]], queue: WorkQueue) -> ASGIApp:
+        async def checked(request: Request) -> Response:
+            queue.check(_bearer(_headers(request)))
+            return await answer(request, queue)
+
+        return _Answered(checked, ChatCompletions())
+
+    async def lease(request: Request, queue: WorkQueue) -> Response:
+        poll = validated(_decoded(await _body(request, max_body_bytes) or b"{}"), Poll, only={}, inert=())
+        asking = asyncio.ensure_future(
+            queue.lease(poll.wait_seconds, poll.endpoint or str(request.base_url).rstrip("/"))
+        )
+        hanging_up = asyncio.ensure_future(_hung_up(request))
+        try:
+            # A worker that is gone must not be handed an episode.
+            await asyncio.wait({asking, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise ClientDisconnect
+            return Response(status_code=204) if asking.result() is None else JSONResponse(asking.result())
+        finally:
+            for waiting in (asking, hanging_up):
+                waiting.cancel()
+            await asyncio.gather(asking, hanging_up, return_exceptions=True)
+
+    async def renew(request: Request, queue: WorkQueue) -> Response:
+        queue.renew(request.path_params["lease"])
+        return JSONResponse({"lease_seconds": queue.lease_seconds})
+
+    async def release(request: Request, queue: WorkQueue) -> Response:
+        said = validated(_decoded(await _body(request, max_body_bytes) or b"{}"), Release, only={}, inert=())
+        queue.release(request.path_params["lease"], said.error)
+        return JSONResponse({})
+
     async def models(request: Request) -> Response:
         _opening_key(request, doors)
         model = {"id": doors.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
@@ -91,8 +137,14 @@ def create_app(
         Route("/v1/models", _Answered(models, ChatCompletions()), methods=["GET"]),
         Route("/health", _Answered(health, ChatCompletions()), methods=["GET"]),
     ]
+    work = {"lease": lease, "{lease}/renew": renew, "{lease}/release": release}
+    polled = [
+        Route(f"/v1/queue/{path}", queued(answer, queue), methods=["POST"])
+        for path, answer in work.items()
+        if queue is not None
+    ]
     return Starlette(
-        routes=[*routes, Mount("/s/{key}", routes=routes)], exception_handlers={HTTPException: _unknown_route}
+        routes=[*routes, *polled, Mount("/s/{key}", routes=routes)], exception_handlers={HTTPException: _unknown_route}
     )
 
 
@@ -205,11 +257,10 @@ def _opening_key(request: Request, doors: Doors) -> str:
     Many clients must send some bearer, so that counts last but one. Raises ApiError 401.
     """
     headers = _headers(request)
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
     shown = [
         request.path_params.get("key", ""),
         trajectory_id(headers),
-        bearer.strip() if scheme.lower() == "bearer" else "",
+        _bearer(headers),
         headers.get("x-api-key", ""),
     ]
     api_key = next(filter(None, shown), "")
@@ -220,6 +271,19 @@ def _opening_key(request: Request, doors: Doors) -> str:
 def _headers(request: Request) -> dict[str, str]:
     """Each header's first value; Starlette's own mapping looks through all of them at each question."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(request.scope["headers"])}
+
+
+def _bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _digest(request: Request) -> bytes:
+    """Of a body that is read and not kept."""
+    digest = body_digest(request.url.path.encode())
+    async for part in request.stream():
+        digest.update(part)
+    return digest.digest()
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

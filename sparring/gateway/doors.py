@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Protocol, final
 
 from sparring.gateway.episode import OpenEpisode
+from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.protocols import Chat, Engine
@@ -27,6 +28,14 @@ class Doors(Protocol):
         """Raises ApiError 401 for a key that opens nothing."""
         ...
 
+    def admitted(self, api_key: str) -> AbstractContextManager[None]:
+        """While a request is read, played and answered. Raises ApiError 401, and 429 when there are too many."""
+        ...
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        """A request with this body was told to come again."""
+        ...
+
     def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
         """The episode of a request, for as long as the request takes. Raises ApiError."""
         ...
@@ -40,8 +49,9 @@ class Doors(Protocol):
 class EpisodeDoors:
     """One random key an episode; only its hash is kept, and it opens nothing once the session is closed."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, *, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         self._model_name = model_name
+        self._in_flight = InFlight(max_in_flight, of="The run")
         self._episodes: dict[str, OpenEpisode] = {}
 
     @property
@@ -57,6 +67,16 @@ class EpisodeDoors:
 
     def check(self, api_key: str) -> None:
         self._episode(api_key)
+
+    @contextmanager
+    def admitted(self, api_key: str) -> Iterator[None]:
+        self.check(api_key)
+        with self._episodes[_digest(api_key)].in_flight.admitted(), self._in_flight.admitted():
+            yield
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        self.check(api_key)
+        self._episodes[_digest(api_key)].refused[digest] += 1
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
@@ -94,6 +114,7 @@ class StatelessDoors:
         self._model_name = model_name
         self._sampling = sampling
         self._api_key = api_key
+        self._in_flight = InFlight(MAX_IN_FLIGHT, of="The server")
 
     @property
     def model_name(self) -> str:
@@ -104,6 +125,12 @@ class StatelessDoors:
             raise ApiError(
                 401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key"
             )
+
+    def admitted(self, api_key: str) -> AbstractContextManager[None]:
+        return self._in_flight.admitted()
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        """No answer is kept that a retry could be given by mistake."""
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
 from sparring.errors import ConstraintError
 from sparring.gateway.delivery import Delivery
+from sparring.gateway.overload import MAX_IN_FLIGHT_PER_EPISODE, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.sessions import Session
@@ -24,6 +26,9 @@ class OpenEpisode:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.report = EpisodeReport(lambda: session.turns)
+        self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode")
+        self.refused: Counter[bytes] = Counter()
+        """By the digest of their body, requests that were told to come again, and did not yet."""
         self._last: dict[bytes, Delivery] = {}
         """The last answer to each request body."""
         self._conversations: dict[str, tuple[Message, ...]] = {}
@@ -37,7 +42,11 @@ class OpenEpisode:
         Raises ApiError 400 for an earlier answer that is not known, 409 once the episode takes no more turns.
         """
         self.report.check_open()
-        digest = hashlib.blake2b(body, digest_size=16).digest()
+        digest = body_digest(body).digest()
+        if is_retry and self.refused[digest] > 0:
+            # It was never played: what an equal request was answered is not meant for it.
+            self.refused[digest] -= 1
+            is_retry = False
         last = self._last.get(digest)
         if last is not None and (last.is_lost or (is_retry and last.is_alive)):
             return last
@@ -64,6 +73,11 @@ class OpenEpisode:
                 code="previous_response_not_found", param="previous_response_id",
             )  # fmt: skip
         return (*self._conversations[asked.previous], *asked.messages)
+
+
+def body_digest(begin: bytes) -> hashlib.blake2b:
+    """By what equal requests are known: of the path, and then the body."""
+    return hashlib.blake2b(begin, digest_size=16)
 
 
 async def _played(

@@ -13,6 +13,7 @@ from sparring.errors import (
     InfrastructureError,
     PolicyTimeout,
     SparringError,
+    TokenLimit,
     TurnLimit,
 )
 from sparring.types import AnswerFormat, Json, Message, ToolSchema, Turn
@@ -50,6 +51,8 @@ def error_of(failure: SparringError) -> ApiError:
             return ApiError(400, str(failure), code="invalid_value", param="messages")
         case TurnLimit():
             return ApiError(400, str(failure), code="max_turns_exceeded")
+        case TokenLimit():
+            return ApiError(400, str(failure), code="max_tokens_exceeded")
         case PolicyTimeout():
             return ApiError(504, str(failure), code="policy_timeout")
         case InfrastructureError():

@@ -16,6 +16,8 @@ from starlette.applications import Starlette
 from sparring.errors import ServiceError
 from sparring.gateway.app import create_app
 from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.gateway.overload import MAX_IN_FLIGHT
+from sparring.gateway.queue import WorkQueue
 from sparring.gateway.report import EpisodeReport
 from sparring.protocols import Chat, Engine
 from sparring.sessions import Session
@@ -112,10 +114,19 @@ class Gateway:
         client = openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key)
     """
 
-    def __init__(self, *, model_name: str = "policy", host: str = "127.0.0.1", port: int = 0) -> None:
-        """`model_name` is what `/v1/models` lists; requests may name any model, the key decides."""
-        self._doors = EpisodeDoors(model_name)
-        self._listener = Listener(create_app(self._doors), host, port)
+    def __init__(
+        self,
+        *,
+        model_name: str = "policy",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        queue: WorkQueue | None = None,
+        max_in_flight: int = MAX_IN_FLIGHT,
+    ) -> None:
+        """`model_name` is what `/v1/models` lists; requests may name any model, the key decides. Workers poll `queue`.
+        `max_in_flight` bounds the requests that are answered at once."""
+        self._doors = EpisodeDoors(model_name, max_in_flight=max_in_flight)
+        self._listener = Listener(create_app(self._doors, queue=queue), host, port)
 
     def register(self, session: Session) -> Door:
         """A key of its own for a session; it opens nothing once the session is closed."""

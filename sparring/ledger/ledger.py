@@ -6,7 +6,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,12 @@ class Ledger:
         """`record_turn_nowait`, and wait until it is on disk."""
         await asyncio.wrap_future(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
 
+    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
+        """Say of turns that nobody got their answers, so that they are not the rollout's play. Raises DataError."""
+        with self._lock:
+            self._known(rollout_id)
+            return self._writer.submit(lambda db: rows.update_not_received(db, rollout_id, turn_ids))
+
     def flush(self) -> None:
         """Wait until everything queued so far is on disk."""
         self._writer.submit(lambda _: None).result()
@@ -144,6 +151,25 @@ class Ledger:
                 counts[f"{state}/{reason}"] = count
         counts["planned_total"] = sum(counts[state] for state in RolloutState)
         return counts
+
+    def token_counts(self, split: str | None = None) -> dict[str, int]:
+        """Every sampled token by what became of it: "trained"; "untrained/<reason>" in a rollout that was trained;
+        "discarded/<reason>", "evaluated" or "pending" as its rollout is. They add up to "sampled_total"."""
+        counts: Counter[str] = Counter({"trained": 0, "sampled_total": 0})
+        found = self._writer.submit(lambda db: rows.select_token_counts(db, split)).result()
+        for state, discarded, untrained, num_tokens in found:
+            match RolloutState(state):
+                case RolloutState.TRAINED:
+                    fate = "trained" if untrained is None else f"untrained/{untrained}"
+                case RolloutState.DISCARDED:
+                    fate = f"discarded/{discarded}"
+                case RolloutState.EVALUATED:
+                    fate = "evaluated"
+                case _:
+                    fate = "pending"
+            counts[fate] += num_tokens
+            counts["sampled_total"] += num_tokens
+        return dict(counts)
 
     def rollouts(self, *, state: RolloutState | None = None, split: str | None = None) -> list[RolloutRecord]:
         """All rollouts, or those of one state or split, in the order of planning."""

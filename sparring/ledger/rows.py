@@ -16,7 +16,7 @@ from typing import Any
 
 from sparring.chat.messages import json_text
 from sparring.errors import DataError
-from sparring.types import Sampling, StopReason, Turn
+from sparring.types import Sampling, StopReason, Turn, UntrainedReason
 
 FORMAT = 2
 _LOCK_SECONDS = 30.0
@@ -35,7 +35,7 @@ CREATE TABLE turns (
     new_prompt_ids BLOB NOT NULL, token_ids BLOB NOT NULL, sampled_logprobs BLOB NOT NULL,
     versions TEXT NOT NULL, fingerprint TEXT NOT NULL, stop_reason TEXT NOT NULL, sampling TEXT NOT NULL,
     message TEXT NOT NULL, num_computed_tokens INTEGER NOT NULL, seconds REAL NOT NULL, request_digest TEXT NOT NULL,
-    removed_mass REAL NOT NULL,
+    removed_mass REAL NOT NULL, untrained_reason TEXT,
     PRIMARY KEY (rollout_id, id)
 ) WITHOUT ROWID;
 """
@@ -93,15 +93,23 @@ def update_rollout(
 def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_digest: str) -> None:
     num_inherited = 0 if turn.parent is None else _num_played(db, rollout_id, turn.parent)
     db.execute(
-        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO turns VALUES ({', '.join('?' * 17)})",
         (
             rollout_id, turn.id, turn.parent, turn.branch_reason,
             array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),
             array("f", turn.sampled_logprobs).tobytes(), json_text(turn.versions), turn.fingerprint,
             turn.stop_reason, json_text([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
             json_text(turn.message), turn.num_computed_tokens, turn.seconds, request_digest, turn.removed_mass,
+            turn.untrained_reason,
         ),
     )  # fmt: skip
+
+
+def update_not_received(db: sqlite3.Connection, rollout_id: str, turn_ids: Sequence[int]) -> None:
+    db.executemany(
+        "UPDATE turns SET untrained_reason = ? WHERE rollout_id = ? AND id = ?",
+        [(UntrainedReason.NOT_RECEIVED, rollout_id, turn_id) for turn_id in turn_ids],
+    )
 
 
 def _num_played(db: sqlite3.Connection, rollout_id: str, turn_id: int) -> int:
@@ -132,14 +140,23 @@ def select_rollouts(db: sqlite3.Connection, state: str | None, split: str | None
     ).fetchall()
 
 
+def select_token_counts(db: sqlite3.Connection, split: str | None) -> list[tuple[str, str | None, str | None, int]]:
+    """(state, reason for discarding, reason for not training, sampled tokens)."""
+    return db.execute(
+        f"SELECT state, reason, untrained_reason, sum(length(token_ids)) / {array('i').itemsize} FROM turns"
+        " JOIN rollouts ON rollouts.id = rollout_id WHERE ?1 IS NULL OR split = ?1 GROUP BY 1, 2, 3",
+        (split,),
+    ).fetchall()
+
+
 def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
     turns: dict[int, Turn] = {}
     for (
         id, parent, branch_reason, new_prompt_ids, token_ids, logprobs, versions, fingerprint, stop_reason, sampling,
-        message, num_computed_tokens, seconds, removed_mass,
+        message, num_computed_tokens, seconds, removed_mass, untrained_reason,
     ) in db.execute(
         "SELECT id, parent, branch_reason, new_prompt_ids, token_ids, sampled_logprobs, versions, fingerprint,"
-        " stop_reason, sampling, message, num_computed_tokens, seconds, removed_mass FROM turns"
+        " stop_reason, sampling, message, num_computed_tokens, seconds, removed_mass, untrained_reason FROM turns"
         " WHERE rollout_id = ? ORDER BY id",
         (rollout_id,),
     ):  # fmt: skip
@@ -160,6 +177,7 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             num_computed_tokens=num_computed_tokens,
             seconds=seconds,
             removed_mass=removed_mass,
+            is_received=untrained_reason != UntrainedReason.NOT_RECEIVED,
         )
     return tuple(turns.values())
 

@@ -10,6 +10,7 @@ from array import array
 
 from sparring.ledger.rows import unpacked
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
+from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
 
 def broken_invariants(db: sqlite3.Connection) -> list[str]:
@@ -50,9 +51,21 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
     planned = {rollout_id for (rollout_id,) in db.execute("SELECT id FROM rollouts")}
     seen: set[tuple[str, int]] = set()
     begun: set[str] = set()
-    for rollout_id, turn_id, parent, branch_reason, token_ids, logprobs, versions in db.execute(
-        "SELECT rollout_id, id, parent, branch_reason, token_ids, sampled_logprobs, versions FROM turns"
-        " ORDER BY rollout_id, id"
+    lost: set[tuple[str, int]] = set()
+    for (
+        rollout_id,
+        turn_id,
+        parent,
+        branch_reason,
+        token_ids,
+        logprobs,
+        versions,
+        sampling,
+        mass,
+        untrained,
+    ) in db.execute(
+        "SELECT rollout_id, id, parent, branch_reason, token_ids, sampled_logprobs, versions, sampling, removed_mass,"
+        " untrained_reason FROM turns ORDER BY rollout_id, id"
     ):
         where = f"turn {turn_id} of rollout {rollout_id}"
         num_tokens = len(token_ids) // array("i").itemsize
@@ -64,6 +77,16 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
             broken.append(f"{where}: its parent {parent} does not come before it")
         if parent is None and branch_reason is None and not is_first:
             broken.append(f"{where}: it starts a branch without a reason")
+        if (rollout_id, parent) in lost:
+            broken.append(f"{where}: its parent {parent} is said not to have been received")
+        if untrained is not None and untrained not in set(UntrainedReason):
+            broken.append(f"{where}: {untrained!r} is no reason for not training it")
+        temperature, top_p, _ = json.loads(sampling)
+        if untrained is None and (temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS):
+            broken.append(
+                f"{where}: sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and "
+                "no reason not to train it"
+            )
         if len(numbers) != num_tokens:
             broken.append(f"{where}: {num_tokens} tokens and {len(numbers)} log-probabilities")
         if sum(count for _, count in json.loads(versions)) != num_tokens:
@@ -71,5 +94,7 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
         if not all(math.isfinite(number) for number in numbers):
             broken.append(f"{where}: a log-probability is not finite")
         seen.add((rollout_id, turn_id))
+        if untrained == UntrainedReason.NOT_RECEIVED:
+            lost.add((rollout_id, turn_id))
         begun.add(rollout_id)
     return broken

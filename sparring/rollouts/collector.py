@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
+from sparring.agents.result import within_budget
 from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, RewardFunction, Scorer
@@ -66,6 +67,7 @@ class Collector:
         max_retries: int,
         max_context_tokens: int | None = None,
         max_turns: int | None = None,
+        max_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -82,6 +84,7 @@ class Collector:
         self._max_retries = max_retries
         self._max_context_tokens = max_context_tokens
         self._max_turns = max_turns
+        self._max_tokens = max_tokens
         self._clock = clock
         self._sleep = sleep
 
@@ -151,6 +154,7 @@ class Collector:
             order=(plan.position, member),
             max_context_tokens=self._max_context_tokens,
             max_turns=self._max_turns,
+            max_tokens=self._max_tokens,
             deadline=began + self._timeout_seconds,
             clock=self._clock,
         )
@@ -181,6 +185,7 @@ class Collector:
         except asyncio.CancelledError:
             self._discard(rollout_id, DiscardReason.OPERATOR_CANCEL, "the run stopped")
             raise
+        played = within_budget(played, session.failure)
         trajectory = Trajectory(
             id=rollout_id,
             task=plan.task,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from sparring.sessions.branching import BranchReason, reason_of
-from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup
+from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, UntrainedReason
 
 
 def rollout_metrics(
@@ -91,7 +91,7 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/truncated_turns": fmean([turn.stop_reason is StopReason.LENGTH for turn in turns] or [0]),
         **{f"rollout/outcome/{outcome}": outcomes[outcome] / len(trajectories) for outcome in Outcome},
         "rollout/untrained_turns": fmean([not turn.is_trained for turn in turns] or [0]),
-        "rollout/overruled_turns": fmean([turn.is_overruled for turn in turns] or [0]),
+        "rollout/overruled_turns": fmean([turn.untrained_reason is UntrainedReason.OVERRULED for turn in turns] or [0]),
         **_branch_metrics(trajectories, num_turns=len(turns)),
     }
 

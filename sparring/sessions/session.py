@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError, TurnLimit
+from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError, TokenLimit, TurnLimit
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
@@ -73,11 +75,13 @@ class Session:
         order: tuple[int, ...] = (),
         max_context_tokens: int | None = None,
         max_turns: int | None = None,
+        max_tokens: int | None = None,
         deadline: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`seed` is the episode's (see `seeds.episode_seed`), `order` its place (task position, attempt); `deadline`
-        is a time of `clock` in seconds; without a ledger nothing is recorded, as in serving."""
+        """`seed` is the episode's (see `seeds.episode_seed`), `order` its place (task position, attempt); `max_tokens`
+        bounds what all turns sample together; `deadline` is a time of `clock` in seconds; without a ledger nothing is
+        recorded, as in serving."""
         self._id = id
         self._engine = engine
         self._chat = chat
@@ -87,7 +91,11 @@ class Session:
         self._order = order
         self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
         self._max_turns = max_turns
+        self._max_tokens = max_tokens
         self._num_running = 0
+        self._reserved_tokens = 0
+        """What the turns that are being sampled may still take."""
+        self._turn_over = asyncio.Event()
         self._deadline = deadline
         self._clock = clock
         self._played: list[_Played] = []
@@ -159,9 +167,9 @@ class Session:
         """Play one turn, with other sampling than the session's where given, and record it. `stop_texts` end the answer
         too; the message does not show them, nor what follows. Unless it is cut, the answer has the `answer_format`.
 
-        Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, PolicyTimeout
-        past the deadline, InfrastructureError when the engine fails or its answer does not add up, ConstraintError when
-        the chat's format or the engine cannot be held to the answer format.
+        Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, TokenLimit
+        after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails or its
+        answer does not add up, ConstraintError when the chat's format or the engine cannot be held to the answer format.
         """
         try:
             return await self._play(
@@ -189,19 +197,17 @@ class Session:
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
-        wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
-        start = self._start(messages, tools, wanted, tools_wanted)
-        oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
-        request = self._request(start, sampling, stop_texts, constraint, request_index)
-        self._num_running += 1
-        try:
-            completion = await self._engine.sample(request, on_token)
-        except SparringError:
-            raise
-        except Exception as error:
-            raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
-        finally:
-            self._num_running -= 1
+        async with self._reserved(sampling) as sampling:
+            wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
+            start = self._start(messages, tools, wanted, tools_wanted)
+            oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
+            request = self._request(start, sampling, stop_texts, constraint, request_index)
+            try:
+                completion = await self._engine.sample(request, on_token)
+            except SparringError:
+                raise
+            except Exception as error:
+                raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
@@ -210,6 +216,40 @@ class Session:
         if self._ledger is not None:
             await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
         return turn
+
+    @asynccontextmanager
+    async def _reserved(self, sampling: Sampling) -> AsyncIterator[Sampling]:
+        """While a turn is sampled: `sampling` with no more tokens than the episode has left. Raises TokenLimit.
+
+        A turn waits while those beside it may use up what it could need: so the bound holds, and an answer is cut only for
+        tokens that were sampled.
+        """
+        self._num_running += 1
+        try:
+            num_tokens = sampling.max_tokens
+            if self._max_tokens is not None:
+                while self._reserved_tokens and self._tokens_left(self._max_tokens) < num_tokens:
+                    self._turn_over.clear()
+                    await self._turn_over.wait()
+                num_tokens = min(num_tokens, self._tokens_left(self._max_tokens))
+            self._reserved_tokens += num_tokens
+            try:
+                yield replace(sampling, max_tokens=num_tokens)
+            finally:
+                self._reserved_tokens -= num_tokens
+        finally:
+            self._num_running -= 1
+            self._turn_over.set()
+
+    def _tokens_left(self, max_tokens: int) -> int:
+        """Of the episode, apart from what is reserved. Raises TokenLimit when all were sampled."""
+        left = max_tokens - sum(len(played.turn.token_ids) for played in self._played)
+        if left < 1:
+            raise TokenLimit(
+                f"Session {self._id} has sampled its {max_tokens} tokens; end the episode, or raise "
+                "rollout.rollout_max_tokens."
+            )
+        return left - self._reserved_tokens
 
     def open(self) -> None:
         """Tell the engine that turns will come; the first turn does it otherwise."""
@@ -221,6 +261,10 @@ class Session:
         """Tell the engine that no turn follows. Later turns are refused; closing twice is fine."""
         if self._is_open and not self._is_closed:
             self._engine.close_session(self._id)
+            received = {turn.id for turn in self.turns}
+            lost = [played.turn.id for played in self._played if played.turn.id not in received]
+            if lost and self._ledger is not None:
+                self._ledger.record_not_received_nowait(self._id, lost)
         self._is_closed = True
 
     async def __aenter__(self) -> Self:

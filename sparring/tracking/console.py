@@ -193,6 +193,10 @@ class Console:
         for problem in problems:
             self._print(f"warning: {problem.key} {problem.message}")
 
+    def announced(self, text: str) -> None:
+        """What a person must know for the run to go on; told also where progress is not."""
+        self._out.print(text, markup=False, soft_wrap=True)
+
     def finished(self, run: Path, status: str, step: int) -> None:
         self._print(f"{status} after step {step}; everything is in {run}")
 

@@ -112,6 +112,7 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "temperature": turn.sampling.temperature,
         "top_p": turn.sampling.top_p,
         "removed_mass": turn.removed_mass,
+        "untrained_reason": turn.untrained_reason,
         "seconds": turn.seconds,
     }
 

@@ -1,12 +1,16 @@
 """Agents that own their loop train from a recipe: functions in process and programs that know nothing of Sparring."""
 
 import json
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from sparring.ledger import Ledger
+from sparring.tracking import Console
 from sparring.trainer import MultiTurnRLTrainer
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
@@ -55,6 +59,24 @@ print(json.dumps({{"reward": length, "metrics": {{"messages": len(messages)}}, "
 """
 
 
+PULLED = f'''
+import json, openai
+{LOOP}
+
+def play(invocation):
+    """As FUNCTION, in a process that only the run's address and key have reached."""
+    messages = invocation["messages"]
+    with openai.OpenAI(base_url=invocation["base_url"], api_key=invocation["api_key"]) as client:
+        for _ in range(5):
+            choice = client.chat.completions.create(model="policy", messages=messages).choices[0]
+            messages.append(choice.message.model_dump(exclude_none=True))
+            if not choice.message.tool_calls:
+                break
+            messages += answered(choice.message.tool_calls, invocation["links"])
+    return {{"reward": len(messages) / 10, "metrics": {{"messages": len(messages)}}}}
+'''
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     folder = tmp_path / "recipe"
@@ -68,6 +90,7 @@ def recipe(tmp_path: Path) -> Path:
     )
     (folder / "function.py").write_text(FUNCTION)
     (folder / "program.py").write_text(PROGRAM)
+    (folder / "pulled.py").write_text(PULLED)
     return folder / "recipe.toml"
 
 
@@ -104,3 +127,53 @@ def test_a_program_trains_and_says_what_it_earned(recipe: Path) -> None:
     assert rows[0]["rollout/reward/components/length"] == pytest.approx(rows[0]["rollout/reward/mean"])
     assert rows[0]["rollout/reward/metrics/messages"] == pytest.approx(10 * rows[0]["rollout/reward/mean"])
     assert rows[0]["rollout/branches"] == 1
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_workers_that_dial_in_train_and_learn_the_key_from_the_run_or_beforehand(
+    recipe: Path, is_given: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    monkeypatch.delenv("SPARRING_WORKER_KEY", raising=False)
+    if is_given:
+        monkeypatch.setenv("SPARRING_WORKER_KEY", "a key of both")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(key: str) -> None:
+        command = [sys.executable, "-m", "sparring.agents.worker", f"http://127.0.0.1:{port}", "pulled:play"]
+        environment = {**os.environ, "SPARRING_WORKER_KEY": key}
+        started.append(subprocess.Popen([*command, "--concurrency", "4"], cwd=recipe.parent, env=environment))
+
+    announced = Console.announced
+
+    def announce(console: Console, text: str) -> None:
+        announced(console, text)
+        if not is_given:
+            start(text.split("SPARRING_WORKER_KEY=")[1].split()[0])
+
+    monkeypatch.setattr(Console, "announced", announce)
+    if is_given:
+        start("a key of both")
+    try:
+        rows, ledger = train(
+            recipe, "agent.pull=true", f"agent.gateway_port={port}", "rollout.rollout_max_concurrency=4",
+            "rollout.rollout_timeout=120",
+        )  # fmt: skip
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait()
+    with ledger:
+        assert ledger.verify() == []
+        assert ledger.counts()["trained"] == 8
+        tokens = ledger.token_counts()
+    assert tokens["sampled_total"] == sum(tokens.values()) - tokens["sampled_total"]
+    assert rows[0]["rollout/reward/metrics/messages"] == pytest.approx(10 * rows[0]["rollout/reward/mean"])
+    told = capfd.readouterr().err
+    assert f"episodes wait for workers at http://127.0.0.1:{port}" in told
+    key = "a key of both" if is_given else told.split("SPARRING_WORKER_KEY=")[1].split()[0]
+    assert ("$SPARRING_WORKER_KEY" in told) == is_given
+    assert is_given == (key not in told)
+    files = [path for path in recipe.parent.parent.rglob("*") if path.is_file()]
+    assert [path for path in files if key.encode() in path.read_bytes()] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,6 +222,12 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
         ("UPDATE turns SET token_ids = x'01000000' WHERE id = 0", "1 tokens and 2 log-probabilities"),
         ("UPDATE turns SET versions = '[[0, 9]]' WHERE id = 0", "do not add up"),
         ("UPDATE turns SET sampled_logprobs = x'0000c07f0000c07f' WHERE id = 0", "not finite"),
+        ("UPDATE turns SET untrained_reason = NULL", "temperature 0.5 and top_p 0.9, and no reason not to train it"),
+        ("UPDATE turns SET untrained_reason = 'dull'", "'dull' is no reason"),
+        (
+            "UPDATE turns SET untrained_reason = 'not_received', parent = iif(id = 1, 0, NULL)",
+            "its parent 0 is said not to have been received",
+        ),
     ],
 )
 def test_damage_is_found(tmp_path: Path, damage: str, symptom: str) -> None:
@@ -247,3 +254,33 @@ def test_an_evaluation_may_write_to_the_ledger_of_a_run_that_goes_on(tmp_path: P
                 ledger.advance_nowait(f"{split}/{index}", RolloutState.LEASED)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         assert len(ledger.rollouts()) == 100
+
+
+def test_every_sampled_token_has_a_fate() -> None:
+    whole, part = Sampling(), Sampling(top_p=0.9)
+    with Ledger() as ledger:
+        for rollout_id, until in [("trained", "trained"), ("late", "running"), ("stale", "scored")]:
+            state = RolloutState(until)
+            ledger.plan_nowait(rollout_id, task_id="t", attempt=0)
+            for passed in LIFE[: LIFE.index(state) + 1]:
+                step = 5 if passed in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
+                ledger.advance_nowait(rollout_id, passed, step=step)
+                if passed is RolloutState.RUNNING:
+                    for number, sampling in enumerate([whole, whole, part, Sampling(temperature=0.0)]):
+                        played = dataclasses.replace(turn(number, branch="repeated"), sampling=sampling)
+                        ledger.record_turn_nowait(rollout_id, played)
+                    ledger.record_not_received_nowait(rollout_id, [1])
+        ledger.advance_nowait("stale", RolloutState.DISCARDED, reason=DiscardReason.STALE)
+        ledger.plan_nowait("held", task_id="t", attempt=0, split="held_out")
+        for state in LIFE[:2]:
+            ledger.advance_nowait("held", state)
+        ledger.record_turn_nowait("held", dataclasses.replace(turn(0), sampling=whole))
+        for state in [*LIFE[2:4], RolloutState.EVALUATED]:
+            ledger.advance_nowait("held", state)
+        counts = ledger.token_counts()
+        assert counts == {
+            "trained": 2, "untrained/not_received": 2, "untrained/top_p": 2, "untrained/greedy": 2, "pending": 8,
+            "discarded/stale": 8, "evaluated": 2, "sampled_total": 26,
+        }  # fmt: skip
+        assert ledger.token_counts("held_out") == {"trained": 0, "evaluated": 2, "sampled_total": 2}
+        assert ledger.verify() == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import Answer, ScriptedEngine
-from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout
+from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, TokenLimit
 from sparring.ledger import Ledger, RolloutState
 from sparring.sessions import Session, episode_seed, turn_seed
 from sparring.types import Completion, Message, SampleRequest, Sampling, Weights
@@ -286,3 +286,53 @@ def test_any_conversation_keeps_the_laws_of_turns(moves: list[tuple[str, str]]) 
             played = parent.prompt_ids + parent.token_ids
             assert turn.prompt_ids[: len(played)] == played
         assert (turn.branch_reason is not None) == (turn.parent is None and turn.id > 0)
+
+
+def test_turns_side_by_side_share_a_token_budget_and_none_is_cut_for_tokens_that_were_not_sampled() -> None:
+    async def run() -> Session:
+        async with session(lambda _: "twelve chars", sampling=Sampling(max_tokens=40), max_tokens=65) as door:
+            played = await asyncio.gather(*(door.play([USER]) for _ in range(6)), return_exceptions=True)
+            lengths = [len(turn.token_ids) for turn in played if not isinstance(turn, BaseException)]
+            # 40 are reserved for the first; the second has to wait, since of 25 left it could need 40.
+            assert lengths == [13] * 5
+            assert isinstance(played[-1], TokenLimit)
+            assert "has sampled its 65 tokens" in str(played[-1])
+            return door
+
+    door = asyncio.run(run())
+    assert isinstance(door.failure, TokenLimit)
+
+
+def test_a_turn_that_fails_gives_its_tokens_back() -> None:
+    async def run() -> None:
+        answers = [InfrastructureError("down"), "ok"]
+        async with session(answers, sampling=Sampling(max_tokens=40), max_tokens=50) as door:
+            failed, played = await asyncio.gather(door.play([USER]), door.play([USER]), return_exceptions=True)
+            assert isinstance(failed, InfrastructureError)
+            assert not isinstance(played, BaseException)
+            assert played.sampling.max_tokens == 40
+
+    asyncio.run(run())
+
+
+def test_the_ledger_says_which_answers_nobody_received() -> None:
+    async def run() -> None:
+        async with Ledger() as ledger:
+            await ledger.plan("r", task_id="t", attempt=0)
+            await ledger.advance("r", RolloutState.LEASED)
+            await ledger.advance("r", RolloutState.RUNNING)
+            async with session(["lost", "found", "on", "late"], ledger=ledger) as door:
+                lost, found = [await door.play([USER]) for _ in range(2)]
+                door.set_received([lost.id, found.id], is_received=False)
+                # It goes on from an answer, so that has arrived.
+                answer = {"role": "assistant", "content": "found"}
+                onward = await door.play([USER, answer, USER])
+                greedy = await door.play([USER], sampling=Sampling(temperature=0.0))
+            kept = [found, onward, greedy]
+            assert door.turns == tuple(kept)
+            recorded = ledger.load_turns("r")
+            assert [turn.untrained_reason for turn in recorded] == ["not_received", None, None, "greedy"]
+            assert tuple(turn for turn in recorded if turn.is_received) == door.turns
+            assert ledger.verify() == []
+
+    asyncio.run(run())

@@ -256,6 +256,7 @@ class ChatCompletions:
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
         kind = "invalid_request_error" if error.status < 500 else "server_error"
+        kind = "rate_limit_error" if error.status == 429 else kind
         return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:

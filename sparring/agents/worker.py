@@ -1,0 +1,221 @@
+"""A worker: polls the gateway of a run for episodes, and plays them with an agent of yours.
+
+    from sparring.agents.worker import work
+
+    def play(invocation):
+        client = openai.OpenAI(base_url=invocation["base_url"], api_key=invocation["api_key"])
+        ...
+        return 1.0
+
+    work("http://trainer:8000", play)  # SPARRING_WORKER_KEY is in the environment
+
+or, from the command line, `python -m sparring.agents.worker http://trainer:8000 module:play`. It dials out only, and needs
+none of what trains. What it asks is in docs/gateway.md, for workers in other languages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import inspect
+import json
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import httpx
+
+from sparring.agents.http import Answer, read_answer
+from sparring.errors import ServiceError, SparringError, UsageError
+from sparring.plugins import load_object
+from sparring.types import Json
+
+logger = logging.getLogger(__name__)
+
+KEY_VARIABLE = "SPARRING_WORKER_KEY"
+Play: TypeAlias = Callable[[dict[str, Any]], Any]
+"""Plays an invocation; may be async. Returns its reward (a number, or one for each turn), or whatever an agent behind a URL
+answers, `{"reward", "components", "metrics"}` or a failure among it; None when the agent has reported by itself. What it
+raises gives the episode up."""
+
+_POLL_SECONDS = 20.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+def work(
+    url: str, play: Play, *, key: str | None = None, concurrency: int = 1, patience_seconds: float = 600.0
+) -> None:
+    """Play episodes until interrupted; `concurrency` of them at once, those of a plain function in threads.
+
+    `key` is the worker key of the run, SPARRING_WORKER_KEY by default. Raises UsageError when there is none or another is
+    wanted, ServiceError when the gateway could not be reached for `patience_seconds`.
+    """
+    key = key or os.environ.get(KEY_VARIABLE, "")
+    if not key:
+        raise UsageError(f"no worker key was given; set {KEY_VARIABLE} to the one that the run printed at its start.")
+    asyncio.run(Worker(url, play, key=key, patience_seconds=patience_seconds).run(concurrency))
+
+
+@final
+class Worker:
+    """Asks for episodes and plays them, in a loop that is already running."""
+
+    def __init__(
+        self,
+        url: str,
+        play: Play,
+        *,
+        key: str,
+        patience_seconds: float = 600.0,
+        client: httpx.AsyncClient | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`url` is the gateway's, with or without `/v1`; `client` sends the requests, for tests. Raises UsageError."""
+        self._endpoint = url.rstrip("/").removesuffix("/v1")
+        if not self._endpoint.startswith(("http://", "https://")):
+            raise UsageError(f"url = {url!r} is no address of a gateway; give http://HOST:PORT.")
+        self._play = play
+        self._headers = {"authorization": f"Bearer {key}"}
+        self._patience_seconds = patience_seconds
+        self._client = client or httpx.AsyncClient(timeout=httpx.Timeout(_POLL_SECONDS + 40.0, connect=10.0))
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+        self._is_async = inspect.iscoroutinefunction(play) or inspect.iscoroutinefunction(type(play).__call__)
+        # Threads of its own: those of the loop look up addresses, without which no lease is renewed.
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run(self, concurrency: int = 1) -> None:
+        """Play until cancelled. Raises as `work` does."""
+        if concurrency < 1:
+            raise UsageError(f"concurrency = {concurrency} would play nothing; give 1 or more.")
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="episode")
+        async with self._client:
+            loops = [asyncio.ensure_future(self._loop()) for _ in range(concurrency)]
+            try:
+                await asyncio.gather(*loops)
+            finally:
+                for one in loops:
+                    one.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+                self._threads.shutdown(wait=False)
+
+    async def _loop(self) -> None:
+        while True:
+            lease = await self._lease()
+            if lease is not None:
+                await self._episode(lease)
+
+    async def _lease(self) -> dict[str, Any] | None:
+        body = {"wait_seconds": _POLL_SECONDS, "endpoint": self._endpoint}
+        response = await self._post("queue/lease", body)
+        if response.status_code == 204:
+            return None
+        if not response.is_success:
+            raise ServiceError(f"{self._endpoint} hands out no episodes: {response.status_code}: {response.text[:300]}")
+        return response.json()
+
+    async def _episode(self, lease: Mapping[str, Any]) -> None:
+        """Play one. When its lease is over before, an async play is cancelled, and any other waited for."""
+        invocation: dict[str, Any] = lease["invocation"]
+        playing = asyncio.ensure_future(self._played(invocation))
+        renewing = asyncio.ensure_future(self._renewed(lease))
+        try:
+            await asyncio.wait({playing, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            if playing.done() or not self._is_async:
+                await playing
+        finally:
+            for one in (playing, renewing):
+                one.cancel()
+            await asyncio.gather(playing, renewing, return_exceptions=True)
+            # Where nothing was reported the run learns at once that nothing will be; else the lease is over already.
+            with contextlib.suppress(httpx.TransportError):
+                await self._client.post(f"{self._endpoint}/v1/queue/{lease['lease_id']}/release", headers=self._headers)
+
+    async def _renewed(self, lease: Mapping[str, Any]) -> None:
+        """Returns when the lease is over."""
+        is_over = False
+        while not is_over:
+            await self._sleep(lease["lease_seconds"] / 3)
+            is_over = (await self._post(f"queue/{lease['lease_id']}/renew", {})).status_code == 404
+
+    async def _played(self, invocation: dict[str, Any]) -> None:
+        """Play, and report what came of it unless the agent did so itself."""
+        try:
+            if self._is_async:
+                said = await self._play(invocation)
+            else:
+                said = await asyncio.get_running_loop().run_in_executor(self._threads, self._play, invocation)
+            said = json.loads(json.dumps(said), parse_int=float)
+            answer = read_answer(said) if isinstance(said, dict) else Answer(reward=said)
+        except Exception as error:
+            # User code may raise anything; it gives up its episode only.
+            logger.warning("an episode failed", exc_info=error)
+            answer = Answer(error=repr(error).encode("utf-8", "replace").decode())
+        if answer.error is not None:
+            await self._report(invocation, "complete", {"status": "failed", "error": answer.error[:10_000]})
+            return
+        if answer.reward is not None:
+            parts = {"components": dict(answer.components), "metrics": dict(answer.metrics)}
+            await self._report(invocation, "reward", {"reward": answer.reward, **parts})
+        await self._report(invocation, "complete", {"status": "ready"})
+
+    async def _report(self, invocation: Mapping[str, Any], what: str, body: Json) -> None:
+        """Tell the gateway. That the agent has said so itself, or the episode is over, is fine. Raises UsageError for what
+        it cannot take."""
+        headers = {"authorization": f"Bearer {invocation['api_key']}"}
+        response = await self._post(f"episode/{what}", body, headers=headers)
+        if not response.is_success and response.status_code not in (401, 409):
+            raise UsageError(f"the {what} of an episode was refused: {response.status_code}: {response.text[:300]}")
+
+    async def _post(self, path: str, body: Json, *, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        """Until there is an answer that is no outage. Raises ServiceError when there is none for too long."""
+        began, pause = self._clock(), 0.5
+        while True:
+            try:
+                response = await self._client.post(
+                    f"{self._endpoint}/v1/{path}", json=body, headers=headers or self._headers
+                )
+                if response.status_code < 500:
+                    return response
+                problem = f"it answered {response.status_code}: {response.text[:300]}"
+            except httpx.TransportError as error:
+                problem = repr(error)
+            if self._clock() - began >= self._patience_seconds:
+                raise ServiceError(
+                    f"The gateway at {self._endpoint} could not be asked for {self._patience_seconds:g} s: {problem}. Is the "
+                    "run under way, and the address right?"
+                )
+            # Jitter: workers that lost the run together do not come back together.
+            await self._sleep(self._rng.uniform(pause / 2, pause))
+            pause = min(_LONGEST_PAUSE_SECONDS, 2 * pause)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m sparring.agents.worker", description="Play the episodes of a run.")
+    parser.add_argument("url", help="address of the run's gateway, as the run prints it")
+    parser.add_argument("play", help="module:function that takes an invocation and returns its reward")
+    parser.add_argument("--concurrency", type=int, default=1, help="episodes at once")
+    given = parser.parse_args(arguments)
+    try:
+        work(given.url, load_object(given.play, beside=Path.cwd()), concurrency=given.concurrency)
+    except KeyboardInterrupt:
+        return 130
+    except SparringError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Episodes that wait for workers: polled over HTTP, and held under leases that must be renewed.
+
+For agents that can only dial out. An offer is taken once at most. When its worker gives it back, or does not renew its
+lease, the offer is lost, and whoever made it decides whether to make another (`sparring.agents.pull`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, final
+
+import pydantic
+
+from sparring.gateway.dialects.validation import Strict
+from sparring.gateway.request import ApiError
+from sparring.types import Json
+
+LEASE_SECONDS = 60.0
+"""Long enough for a turn of a slow policy, short enough that a dead worker costs little."""
+
+
+class Poll(Strict):
+    """The body of a request for an episode."""
+
+    wait_seconds: Annotated[pydantic.FiniteFloat, pydantic.Field(ge=0, le=30)] = 20.0
+    """How long to wait for one; below the patience of proxies and clients."""
+    endpoint: Annotated[str, pydantic.Field(pattern=r"^https?://[^/\s]+", max_length=1000)] | None = None
+    """The gateway as the worker reaches it, where the request's own address does not say so."""
+
+
+class Release(Strict):
+    """The body of a request that gives an episode back."""
+
+    error: Annotated[str, pydantic.Field(max_length=10_000)] = ""
+
+
+@final
+class Offer:
+    """One episode, to be taken by one worker."""
+
+    def __init__(self, invitation: Callable[[str], Json]) -> None:
+        self.invitation = invitation
+        self.is_taken = False
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why its worker does not play it any more."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    offer: Offer
+    expires: float
+    watch: asyncio.Task[None] | None = None
+
+
+@final
+class WorkQueue:
+    """Offers in their order, and the leases of those that are played; of the worker key only its hash is kept."""
+
+    def __init__(
+        self,
+        worker_key: str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        new_id: Callable[[], str] = lambda: secrets.token_urlsafe(16),
+    ) -> None:
+        self._digest = _digest(worker_key)
+        self.lease_seconds = lease_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._new_id = new_id
+        self._waiting: deque[Offer] = deque()
+        self._news = asyncio.Event()
+        self._leases: dict[str, _Lease] = {}
+        self.is_polled = False
+        """Whether any worker has ever asked for an episode."""
+
+    def check(self, worker_key: str) -> None:
+        """Raises ApiError 401 for another key."""
+        if not hmac.compare_digest(_digest(worker_key), self._digest):
+            raise ApiError(
+                401, "This is not the worker key of the run; send the one that it printed at its start, as a bearer.",
+                code="invalid_api_key",
+            )  # fmt: skip
+
+    def offer(self, invitation: Callable[[str], Json]) -> Offer:
+        """Put an episode at the end of the queue; `invitation` makes what its worker is sent from the gateway's address."""
+        offer = Offer(invitation)
+        self._waiting.append(offer)
+        self._news.set()
+        return offer
+
+    def withdraw(self, offer: Offer) -> None:
+        """Nobody need play it any more: nobody gets it, and its lease is over."""
+        if offer in self._waiting:
+            self._waiting.remove(offer)
+        for lease_id in [id for id, lease in self._leases.items() if lease.offer is offer]:
+            self._end(lease_id)
+
+    async def lease(self, wait_seconds: float, endpoint: str) -> Mapping[str, Json] | None:
+        """The oldest offer, as a worker is told; None when there is none in time."""
+        self.is_polled = True
+        patience = asyncio.ensure_future(self._sleep(wait_seconds))
+        try:
+            while not self._waiting and not patience.done():
+                self._news.clear()
+                news = asyncio.ensure_future(self._news.wait())
+                try:
+                    await asyncio.wait({patience, news}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    news.cancel()
+        finally:
+            patience.cancel()
+        return self._taken(self._waiting.popleft(), endpoint) if self._waiting else None
+
+    def renew(self, lease_id: str) -> None:
+        """Hold a lease for another `lease_seconds` from now. Raises ApiError 404 for one that is over."""
+        self._held(lease_id).expires = self._clock() + self.lease_seconds
+
+    def release(self, lease_id: str, error: str = "") -> None:
+        """Give an episode back. Raises ApiError 404 for a lease that is over."""
+        self._lose(lease_id, f"gave it back: {error}" if error else "gave it back")
+
+    def _taken(self, offer: Offer, endpoint: str) -> Mapping[str, Json]:
+        offer.is_taken = True
+        lease_id = self._new_id()
+        lease = _Lease(offer, self._clock() + self.lease_seconds)
+        lease.watch = asyncio.ensure_future(self._watch(lease_id, lease))
+        self._leases[lease_id] = lease
+        return {
+            "lease_id": lease_id,
+            "lease_seconds": self.lease_seconds,
+            "invocation": offer.invitation(endpoint),
+        }
+
+    async def _watch(self, lease_id: str, lease: _Lease) -> None:
+        while (left := lease.expires - self._clock()) > 0:
+            await self._sleep(left)
+        self._lose(lease_id, f"did not renew its lease within {self.lease_seconds:g} s")
+
+    def _lose(self, lease_id: str, reason: str) -> None:
+        lost = self._held(lease_id).offer.lost
+        self._end(lease_id)
+        lost.set_result(reason)
+
+    def _end(self, lease_id: str) -> None:
+        watch = self._leases.pop(lease_id).watch
+        if watch is not None and watch is not asyncio.current_task():
+            watch.cancel()
+
+    def _held(self, lease_id: str) -> _Lease:
+        if lease_id not in self._leases:
+            raise ApiError(
+                404, "This lease is over: its episode has ended, or it was not renewed in time. Stop playing that episode, "
+                "and lease another.",
+                code="lease_over",
+            )  # fmt: skip
+        return self._leases[lease_id]
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,257 @@
+"""An episode waits for a worker, is held under a lease, and is never played by two; time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sparring.agents.pull import PullAgent
+from sparring.agents.result import AgentResult
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import ScriptedEngine
+from sparring.errors import DataError, InfrastructureError, PolicyTimeout, RewardError, ServiceError, TokenLimit
+from sparring.gateway import Gateway, WorkQueue
+from sparring.gateway.report import EpisodeReport
+from sparring.gateway.request import ApiError
+from sparring.sessions import Session
+from sparring.types import Outcome, Reward, Sampling, Task
+from tests.agents.virtual_time import VirtualTime, settled
+
+TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},), fields={"truth": "f"})
+
+
+class World:
+    """An episode that is offered, the queue it waits in, and who may poll that."""
+
+    def __init__(self, *script: Any, task: Task = TASK, timeout_seconds: float = 600.0, max_retries: int = 3) -> None:
+        self.time, self.task = VirtualTime(), task
+        self.queue = WorkQueue("key", lease_seconds=60.0, clock=self.time.clock, sleep=self.time.sleep)
+        self.gateway = Gateway()
+        self.agent = PullAgent(
+            self.queue, gateway=self.gateway, timeout_seconds=timeout_seconds, max_retries=max_retries,
+            sleep=self.time.sleep,
+        )  # fmt: skip
+        engine = ScriptedEngine(script or ["one", "two", "three"], encode=ByteTokenizer().encode)
+        self.session = Session(
+            id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=50)
+        )
+
+    async def lease(self) -> Any:
+        """The episode as a worker gets it at once, or None."""
+        asking = asyncio.ensure_future(self.queue.lease(0.0, "http://gateway"))
+        await self.time.advance(0.0)
+        return await asking
+
+    def report(self, lease: Any) -> EpisodeReport:
+        return self.gateway._doors.report(lease["invocation"]["api_key"])
+
+    async def turn(self) -> None:
+        await self.session.chat(list(TASK.messages))
+
+    def play(self, work: Callable[[World], Awaitable[None]]) -> AgentResult:
+        async def run() -> AgentResult:
+            async with self.session:
+                playing = asyncio.ensure_future(self.agent.play(self.task, self.session))
+                await settled()
+                working = asyncio.ensure_future(work(self))
+                try:
+                    await asyncio.wait({playing, working}, return_when=asyncio.FIRST_EXCEPTION)
+                    await working
+                    await settled()
+                    assert playing.done(), "the agent still waits"
+                    return playing.result()
+                finally:
+                    playing.cancel()
+                    await asyncio.gather(playing, working, return_exceptions=True)
+                    assert (list(self.queue._waiting), self.queue._leases) == ([], {})
+
+        return asyncio.run(run())
+
+
+def test_a_worker_gets_what_an_agent_behind_a_url_gets_at_its_own_address_and_reports() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        assert lease["lease_seconds"] == 60.0
+        invocation = lease["invocation"]
+        assert (invocation["prompt"], invocation["truth"]) == ("find b", "f")
+        assert invocation["base_url"] == "http://gateway/v1"
+        assert invocation["metadata"]["endpoint"] == "http://gateway"
+        assert await world.lease() is None, "an episode is handed out once"
+        await world.turn()
+        world.report(lease).update_reward([0.5], metrics={"steps": 1.0})
+        world.report(lease).complete("ready")
+
+    assert World().play(work) == AgentResult(outcome=Outcome.FINISHED, reward=Reward(total=0.5, metrics={"steps": 1.0}))
+
+
+def test_a_lease_that_is_renewed_lasts() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        for _ in range(5):
+            await world.time.advance(59.0)
+            world.queue.renew(lease["lease_id"])
+        world.report(lease).update_reward(1.0)
+        # Done with it, so it need not complete.
+        world.queue.release(lease["lease_id"])
+        with pytest.raises(ApiError, match="This lease is over"):
+            world.queue.renew(lease["lease_id"])
+
+    assert World().play(work).reward == Reward(total=1.0)
+
+
+@pytest.mark.parametrize("is_given_back", [False, True])
+def test_an_episode_without_turns_is_handed_out_again_and_its_old_key_is_dead(is_given_back: bool) -> None:
+    async def work(world: World) -> None:
+        first = await world.lease()
+        if is_given_back:
+            world.queue.release(first["lease_id"], "shutting down")
+        await world.time.advance(60.0)
+        second = await world.lease()
+        assert second["lease_id"] != first["lease_id"]
+        assert second["invocation"]["api_key"] != first["invocation"]["api_key"]
+        with pytest.raises(ApiError, match="completed as failed"):
+            world.report(first).check_open()
+        with pytest.raises(ApiError, match="not in valid status for a reward"):
+            world.report(first).update_reward(9.0)
+        await world.turn()
+        world.report(second).update_reward(1.0)
+        world.report(second).complete("ready")
+
+    assert World().play(work).reward == Reward(total=1.0)
+
+
+def test_it_is_handed_out_a_bounded_number_of_times() -> None:
+    async def work(world: World) -> None:
+        for _ in range(3):
+            assert await world.lease() is not None
+            await world.time.advance(60.0)
+        assert await world.lease() is None
+
+    with pytest.raises(InfrastructureError, match="did not renew its lease within 60 s, after 0 turns"):
+        World(max_retries=2).play(work)
+
+
+@pytest.mark.parametrize("is_given_back", [False, True])
+def test_an_episode_with_turns_is_not_played_by_a_second_worker(is_given_back: bool) -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        if is_given_back:
+            world.queue.release(lease["lease_id"], "shutting down")
+        await world.time.advance(60.0)
+        assert await world.lease() is None
+
+    with pytest.raises(InfrastructureError, match="gave it back: shutting down" if is_given_back else "did not renew"):
+        World().play(work)
+
+
+def test_a_turn_under_way_when_the_lease_runs_out_is_cancelled_and_the_episode_handed_out_again() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+
+        async def answer() -> None:
+            await asyncio.Event().wait()
+
+        turn = asyncio.ensure_future(world.report(lease).while_open(answer()))
+        await world.time.advance(60.0)
+        with pytest.raises(ApiError, match="not in valid status for a turn"):
+            await turn
+        again = await world.lease()
+        await world.turn()
+        world.report(again).update_reward(1.0)
+        world.report(again).complete("ready")
+
+    assert World().play(work).reward == Reward(total=1.0)
+
+
+def test_an_agent_that_gives_up_says_why() -> None:
+    async def work(world: World) -> None:
+        world.report(await world.lease()).complete("failed", error="the shop was down")
+
+    with pytest.raises(InfrastructureError, match="the shop was down"):
+        World().play(work)
+
+
+@pytest.mark.parametrize("reports", [["complete"], ["refused"]])
+def test_an_episode_that_is_given_back_without_a_reward_is_told_at_once(reports: list[str]) -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        if reports == ["complete"]:
+            world.report(lease).complete("ready")
+        else:
+            with pytest.raises(RewardError):
+                world.report(lease).update_reward([1.0, 2.0])
+        world.queue.release(lease["lease_id"])
+
+    with pytest.raises(RewardError, match="gave it back, after 1 turns, and did not report it as rewarded"):
+        World().play(work)
+
+
+def test_a_run_that_no_worker_ever_polls_says_so_and_ends() -> None:
+    async def work(world: World) -> None:
+        await world.time.advance(600.0)
+
+    with pytest.raises(ServiceError, match="No worker has polled for an episode within 600 s. Start one"):
+        World().play(work)
+
+
+def test_an_episode_that_no_worker_is_free_for_says_what_to_change() -> None:
+    async def work(world: World) -> None:
+        world.queue.is_polled = True
+        await world.time.advance(600.0)
+
+    with pytest.raises(InfrastructureError, match=r"No worker was free .*rollout_max_concurrency"):
+        World().play(work)
+
+
+def test_a_worker_that_renews_for_ever_is_out_of_time_in_the_end() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        for _ in range(10):
+            await world.time.advance(30.0)
+            world.queue.renew(lease["lease_id"])
+        await world.time.advance(30.0)
+
+    with pytest.raises(InfrastructureError, match="did not finish it within 330 s, after 1 turns"):
+        World(timeout_seconds=330.0).play(work)
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome"),
+    [(TokenLimit("all used"), Outcome.MAX_TOKENS), (PolicyTimeout("late"), Outcome.POLICY_TIMEOUT)],
+)
+@pytest.mark.parametrize("end", ["failed", "ready"])
+def test_an_agent_that_ends_over_a_limit_of_the_policy_met_it(failure: Exception, outcome: Outcome, end: Any) -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        with pytest.raises(type(failure)):
+            await world.turn()
+        world.report(lease).complete(end)
+        world.queue.release(lease["lease_id"]) if end == "ready" else None
+
+    result = World(failure).play(work)
+    assert (result.outcome, result.reward, result.error) == (outcome, None, str(failure))
+
+
+def test_a_reward_without_a_turn_is_not_the_policys() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        world.report(lease).update_reward(1.0)
+        world.report(lease).complete("ready")
+
+    with pytest.raises(InfrastructureError, match="without asking the policy"):
+        World().play(work)
+
+
+def test_a_task_that_is_no_json_is_named() -> None:
+    async def work(world: World) -> None:
+        await settled()
+
+    with pytest.raises(DataError, match="Task t3 cannot be sent to a worker"):
+        World(task=Task(id="t3", messages=(), fields={"when": object()})).play(work)
