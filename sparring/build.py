@@ -39,7 +39,7 @@ from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rollouts import Agent, Collector, Curriculum, Scheduler
 from sparring.rollouts.curriculum import task_kind
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.training.learner import TorchLearner
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
 
@@ -212,7 +212,7 @@ def agent_of(config: Config, recipe_dir: Path, gateway: Gateway) -> Agent | None
     else:
         return None
 
-    async def play(task: Task, session: Session) -> AgentResult:
+    async def play(task: Task, session: AnySession) -> AgentResult:
         await gateway.start()
         return await agent(task, session)
 

@@ -97,11 +97,46 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How many tokens a turn had, as an endpoint counts them that does not tell which."""
+
+    num_prompt_tokens: int
+    num_sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRequest:
+    """What an engine that speaks in messages is asked: the next message of the assistant."""
+
+    session_id: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    sampling: Sampling
+    seed: int | None = None
+    """Of this turn, for engines that heed one."""
+    stop_texts: tuple[str, ...] = ()
+    deadline: float | None = None
+    """As in SampleRequest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAnswer:
+    """What such an engine answers: no ids, no log-probabilities."""
+
+    message: Message
+    stop_reason: StopReason
+    usage: Usage | None = None
+    """None when the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One policy call, token for token.
 
     If `parent` is not None then `prompt_ids` starts with the parent's prompt_ids + token_ids; a turn without parent
     starts a root, and for every root after the first `branch_reason` says why the history did not extend.
+
+    A turn of an engine that speaks in messages has no ids and no log-probabilities, and is never trained.
     """
 
     id: int
@@ -120,16 +155,29 @@ class Turn:
     seconds: float
     stop_text: str | None = None
     """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
+    usage: Usage | None = None
+    """Of a turn without ids: how many there were, where the engine says so; not in the ledger."""
 
     @property
     def oldest_version(self) -> int:
         return min(version for version, _ in self.versions)
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Counted, or told by the engine; 0 when neither."""
+        return len(self.prompt_ids) if self.usage is None else self.usage.num_prompt_tokens
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Counted, or told by the engine; 0 when neither."""
+        return len(self.token_ids) if self.usage is None else self.usage.num_sampled_tokens
+
+    @property
     def is_trained(self) -> bool:
-        """Whether its tokens were drawn from the whole distribution that the learner sees. Where a client asked for the
-        likeliest token, or for a part of the distribution, the learner's ratio would compare two different ones."""
-        return self.sampling.temperature > 0 and self.sampling.top_p == 1
+        """Whether its tokens are known and were drawn from the whole distribution that the learner sees. Where a client
+        asked for the likeliest token, or for a part of the distribution, the learner's ratio would compare two different
+        ones."""
+        return bool(self.token_ids) and self.sampling.temperature > 0 and self.sampling.top_p == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +217,7 @@ class Trajectory:
 
     @property
     def num_sampled_tokens(self) -> int:
-        return sum(len(turn.token_ids) for turn in self.turns)
+        return sum(turn.num_sampled_tokens for turn in self.turns)
 
     @property
     def num_trained_tokens(self) -> int:

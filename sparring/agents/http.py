@@ -24,7 +24,7 @@ from sparring.errors import (
     ServiceError,
     UsageError,
 )
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
 _POLICY_LIMITS = {ContextOverflow: Outcome.MAX_TOKENS, PolicyTimeout: Outcome.POLICY_TIMEOUT}
@@ -72,7 +72,7 @@ class DoorLike(Protocol):
 class GatewayLike(Protocol):
     """What hands out doors (`sparring.gateway.Gateway`); it must be running."""
 
-    def register(self, session: Session) -> DoorLike: ...
+    def register(self, session: AnySession) -> DoorLike: ...
 
 
 class _Undelivered(Exception):
@@ -144,7 +144,7 @@ class HttpAgent:
             limits=httpx.Limits(max_connections=None),
         )
 
-    async def play(self, task: Task, session: Session) -> AgentResult:
+    async def play(self, task: Task, session: AnySession) -> AgentResult:
         """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them.
 
         Raises InfrastructureError when the agent fails, cannot be reached, does not answer in time, or never asks the
@@ -196,7 +196,7 @@ class HttpAgent:
                 )
             self._is_healthy = True
 
-    async def _play(self, task: Task, session: Session) -> Reward:
+    async def _play(self, task: Task, session: AnySession) -> Reward:
         """Push the episode until the agent takes it; never again once it has asked for a turn."""
         problem: Exception | None = None
         for attempt in range(self._max_retries + 1):

@@ -24,7 +24,7 @@ from sparring.gateway.doors import Doors
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Json, Turn
 
 _logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def create_app(
     )
 
 
-async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGenerator[Part, None]:
+async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> AsyncGenerator[Part, None]:
     """An answer as it is sampled; played again from its first token where it was sampled before."""
 
     def visible_text() -> VisibleText:
@@ -138,7 +138,7 @@ async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGen
 
 
 async def _events(
-    dialect: Dialect, asked: Asked, delivery: Delivery, session: Session, head: Head
+    dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream; a failure after the first is told as an event, since the status is sent already."""
     parts = _parts(asked, delivery, session)

@@ -12,7 +12,7 @@ from typing import Any, final
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Message, Sampling, Turn
 
 
@@ -20,7 +20,7 @@ from sparring.types import Message, Sampling, Turn
 class OpenEpisode:
     """A session with its door open."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AnySession) -> None:
         self.session = session
         self.report = EpisodeReport(lambda: session.turns)
         self._last: dict[bytes, Delivery] = {}
@@ -66,7 +66,7 @@ class OpenEpisode:
 
 
 async def _played(
-    session: Session, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None]
+    session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None]
 ) -> list[Turn]:
     """The turns of a request, one for each answer that it asks for."""
     instructions: list[Message] = []

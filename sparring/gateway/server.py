@@ -18,7 +18,7 @@ from sparring.gateway.app import create_app
 from sparring.gateway.doors import EpisodeDoors, StatelessDoors
 from sparring.gateway.report import EpisodeReport
 from sparring.protocols import Chat, Engine
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Sampling
 
 
@@ -110,7 +110,7 @@ class Gateway:
         self._doors = EpisodeDoors(model_name)
         self._listener = Listener(create_app(self._doors), host, port)
 
-    def register(self, session: Session) -> Door:
+    def register(self, session: AnySession) -> Door:
         """A key of its own for a session; it opens nothing once the session is closed."""
         api_key = self._doors.register(session)
         return Door(self.base_url, api_key, self._doors.report(api_key))

@@ -272,4 +272,4 @@ def _stop(turn: Turn) -> dict[str, Json]:
 
 
 def _usage(turn: Turn) -> dict[str, Json]:
-    return {"input_tokens": len(turn.prompt_ids), "output_tokens": len(turn.token_ids)}
+    return {"input_tokens": turn.num_prompt_tokens, "output_tokens": turn.num_sampled_tokens}
