@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import orjson
@@ -46,7 +47,8 @@ def create_app(
         async def play(request: Request) -> ASGIApp:
             api_key = _opening_key(request, doors)
             body = await _body(request, max_body_bytes)
-            asked = dialect.read(_decoded(body))
+            named = request.path_params.get("key") or trajectory_id(request.headers) or None
+            asked = replace(dialect.read(_decoded(body)), episode=named)
             async with AsyncExitStack() as stack:
                 episode = await stack.enter_async_context(doors.enter(api_key, asked))
                 is_retry = _number(request.headers.get("x-stainless-retry-count")) > 0

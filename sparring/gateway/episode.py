@@ -12,7 +12,7 @@ from typing import Any, final
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
-from sparring.sessions import AnySession
+from sparring.sessions import AnySession, MessageSession
 from sparring.types import Message, Sampling, Turn
 
 
@@ -33,9 +33,15 @@ class OpenEpisode:
 
         A request that says that it is a retry gets the last answer to the same body even if it seemed to have arrived,
         and joins one that is still played. Without that word, equal requests are deliberate: each is sampled anew.
-        Raises ApiError 400 for an earlier answer that is not known, 409 once the episode takes no more turns.
+        Raises ApiError 400 for an earlier answer or for log-probabilities that are not known, 409 once the episode takes no
+        more turns.
         """
         self.report.check_open()
+        if asked.wants_logprobs and isinstance(self.session, MessageSession):
+            raise ApiError(
+                400, "logprobs=true is not supported here: the policy tells messages and no tokens. Leave it out.",
+                code="unsupported_parameter", param="logprobs",
+            )  # fmt: skip
         digest = hashlib.blake2b(body, digest_size=16).digest()
         last = self._last.get(digest)
         if last is not None and (last.is_lost or (is_retry and last.is_alive)):

@@ -6,7 +6,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, SparringError, TurnLimit
+from sparring.errors import (
+    ContextOverflow,
+    DataError,
+    InfrastructureError,
+    PolicyTimeout,
+    ServiceError,
+    SparringError,
+    TurnLimit,
+)
 from sparring.types import Json, Message, ToolSchema, Turn
 
 
@@ -46,6 +54,8 @@ def error_of(failure: SparringError) -> ApiError:
             return ApiError(504, str(failure), code="policy_timeout")
         case InfrastructureError():
             return ApiError(503, str(failure), code="infrastructure_error")
+        case ServiceError():
+            return ApiError(502, str(failure), code="service_error")
     return ApiError(500, str(failure), code="internal_error")
 
 
@@ -70,6 +80,8 @@ class Asked:
     stop: tuple[str, ...] = ()
     wants_logprobs: bool = False
     stream: bool = False
+    episode: str | None = None
+    """The name that the path or MTRL's header gives."""
     request: Any = None
     """What the dialect read, for what it must echo."""
 

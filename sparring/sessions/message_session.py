@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,9 +92,9 @@ class MessageSession:
         """The conversation of the last turn, its answer included."""
         return self._played[-1].conversation if self._played else ()
 
-    def conversation(self, turn_id: int) -> tuple[Message, ...]:
-        """The messages that led to a turn, and its answer."""
-        return self._played[turn_id].conversation
+    def conversation(self, turn_id: int) -> tuple[tuple[Message, ...], tuple[ToolSchema, ...]]:
+        """The messages that led to a turn and its answer, and the tools that were offered."""
+        return self._played[turn_id].conversation, tuple(json.loads(self._played[turn_id].tools))
 
     @property
     def sampling(self) -> Sampling:
@@ -196,12 +197,11 @@ class MessageSession:
             await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
         return turn
 
-    def continues(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> bool:
-        """Whether a request goes on from a turn of this session, or is one of its requests again."""
-        wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
-        if self._parent(wanted, tools_wanted)[0] is not None:
+    def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
+        """Whether a request, both canonical, goes on from a turn of this session, or is one of its requests again."""
+        if self._continued(wanted, tools):
             return True
-        return any(wanted == played.request and tools_wanted == played.tools for played in self._played)
+        return any(wanted == played.request and tools == played.tools for played in self._played)
 
     def close(self) -> None:
         """Later turns are refused; closing twice is fine."""
@@ -215,16 +215,17 @@ class MessageSession:
 
     def _parent(self, wanted: CanonicalHistory, tools_wanted: str) -> tuple[int | None, str | None]:
         """The turn that a request continues, the longest and latest of them, or why it continues none."""
-        continued = [
-            (len(played.history), played.turn.id)
+        if continued := self._continued(wanted, tools_wanted):
+            return max(continued, key=lambda played: (len(played.history), played.turn.id)).turn.id, None
+        played = [(one.request, one.history, one.tools) for one in self._played]
+        return None, branch_reason(wanted, tools_wanted, played)
+
+    def _continued(self, wanted: CanonicalHistory, tools: str) -> list[_Played]:
+        return [
+            played
             for played in self._played
-            if played.tools == tools_wanted and wanted[: len(played.history)] == played.history
+            if played.tools == tools and wanted[: len(played.history)] == played.history
         ]
-        if continued:
-            return max(continued)[1], None
-        return None, branch_reason(
-            wanted, tools_wanted, [(one.request, one.history, one.tools) for one in self._played]
-        )
 
     def _turn(
         self, parent: int | None, reason: str | None, request: MessageRequest, answer: MessageAnswer, *, seconds: float

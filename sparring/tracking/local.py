@@ -11,6 +11,7 @@ step are replaced.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -111,6 +112,10 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "stop_reason": turn.stop_reason,
         "temperature": turn.sampling.temperature,
         "top_p": turn.sampling.top_p,
+        "max_tokens": turn.sampling.max_tokens,
+        "message": turn.message,
+        "num_computed_tokens": turn.num_computed_tokens,
+        "usage": None if turn.usage is None else dataclasses.asdict(turn.usage),
         "seconds": turn.seconds,
     }
 

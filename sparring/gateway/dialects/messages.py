@@ -256,8 +256,14 @@ def _tool_use_block(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _input(call: Mapping[str, Json]) -> Json:
-    """The arguments of a call; a number that JSON has no word for, such as 1e999, becomes text."""
-    return json.loads(call["function"]["arguments"], parse_constant=str)
+    """The arguments of a call; a number that JSON has no word for, such as 1e999, becomes text. An endpoint behind may send
+    what is no object, which stands as one text then."""
+    arguments = call["function"]["arguments"]
+    try:
+        said = json.loads(arguments, parse_constant=str)
+    except ValueError:
+        said = None
+    return said if isinstance(said, dict) else {"arguments": arguments}
 
 
 def _stop(turn: Turn) -> dict[str, Json]:
