@@ -102,6 +102,7 @@ def test_a_value_where_a_section_belongs_is_refused() -> None:
     )
 
 
+ENDPOINT = ("engine.type=openai", "engine.base_url=http://localhost:8000/v1", "engine.model=m")
 UNREADABLE = [
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_low_threshold=0.8"], "algorithm.clip_low_threshold"),
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_high_threshold=2"], "algorithm.clip_high_threshold"),
@@ -130,6 +131,16 @@ UNREADABLE = [
     (["tracking.mlflow_uri=http://localhost:5000"], "tracking.mlflow_uri"),
     (["tracking.mlflow_experiment_name=mine"], "tracking.mlflow_experiment_name"),
     (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
+    (["engine.base_url=http://localhost:8000/v1"], "engine.base_url"),
+    (["engine.type=scripted"], "engine.script"),
+    (["engine.type=scripted", "engine.script=s.jsonl", "engine.max_running=3"], "engine.max_running"),
+    ([*ENDPOINT, "engine.kv_cache_tokens=999"], "engine.kv_cache_tokens"),
+    ([*ENDPOINT, "model.name=mine"], "model.name"),
+    ([*ENDPOINT, "optimizer.learning_rate=1e-3"], "optimizer.learning_rate"),
+    ([*ENDPOINT, "rollout.max_steps_off_policy=0"], "rollout.max_steps_off_policy"),
+    ([*ENDPOINT, "engine.base_url=ftp://localhost"], "engine.base_url"),
+    ([*ENDPOINT, "engine.base_url=https://me:secret@localhost/v1"], "engine.base_url"),
+    ([*ENDPOINT, "engine.api_key_env=sk-secret"], "engine.api_key_env"),
 ]
 
 
@@ -150,11 +161,30 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         ["evaluation.pass_k_values=[1, 2]", "evaluation.eval_group_size=2"],
         ["tracking.mlflow=true", "tracking.mlflow_uri=http://localhost:5000"],
         ["sampling.sampling_max_tokens=2047"],
+        [*ENDPOINT, "sampling.sampling_max_tokens=9999", "rollout.rollout_max_concurrency=1", "engine.max_running=1"],
+        ["engine.type=scripted", "engine.script=expert:act", "curriculum.kind_field=kind"],
     ],
     ids=" ".join,
 )
 def test_their_neighbors_that_can_work_are_taken(overrides: list[str]) -> None:
     assert problems_of(*overrides) == {}
+
+
+def test_another_engine_by_override_sets_aside_what_the_recipe_says_of_its_own_and_in_a_recipe_refuses_it() -> None:
+    own = {"model": {"name": "mine"}, "engine": {"kv_cache_tokens": 999, "max_running": 7}, "warm_start": {"steps": 3}}
+    config = validate({**NEEDED, **own}, ENDPOINT)
+    assert (config.model, config.warm_start) == (Config().model, None)
+    assert (config.engine.model, config.engine.max_running, config.engine.model_fields_set & {"kv_cache_tokens"}) == (
+        "m", 7, set(),
+    )  # fmt: skip
+    written = {**own, "engine": {**own["engine"], "type": "openai", "base_url": "http://localhost/v1", "model": "m"}}
+    refused = problems_of(recipe={**NEEDED, **written})
+    assert sorted(refused) == ["engine.kv_cache_tokens", "model.name", "warm_start.steps"]
+
+
+def test_no_message_shows_what_may_be_a_key() -> None:
+    given = ["engine.base_url=https://me:secret@localhost/v1", "engine.api_key_env=sk-secret"]
+    assert "secret" not in str(problems_of(*ENDPOINT, *given))
 
 
 def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None:
