@@ -1,10 +1,12 @@
-"""The composition root: a recipe becomes finished objects. The only module that knows the concrete classes."""
+"""The composition root: a recipe becomes finished objects. The only module that knows the concrete classes.
+
+What needs torch is imported where a model is built, since endpoints and scripts are evaluated without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import os
 import platform
@@ -15,9 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
 from sparring.agents.http import HttpAgent
@@ -25,29 +25,30 @@ from sparring.agents.pull import PullAgent
 from sparring.agents.worker import KEY_VARIABLE
 from sparring.algorithms import choice
 from sparring.algorithms.credit import TurnAdvantages, credit
-from sparring.algorithms.losses import LOSSES
 from sparring.algorithms.reductions import Counts
 from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
-from sparring.config import ALGORITHM_KNOBS, Config
+from sparring.config import ALGORITHM_KNOBS, Config, key_from
 from sparring.data import read_tasks, split_tasks
-from sparring.engines.torch_engine import TorchEngine
+from sparring.engines.openai import OpenAIEngine
+from sparring.engines.scripted_messages import ScriptedMessages, read_script
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
-from sparring.models.memory import keep_freed_memory
-from sparring.models.policy import Policy, load_pretrained
-from sparring.models.precision import resolve_device, resolve_precision
-from sparring.models.threads import releases_threads
 from sparring.plugins import load_object
-from sparring.protocols import Chat, RewardFunction, Scorer
+from sparring.protocols import Chat, MessageEngine, RewardFunction, Scorer, SpliceRefused
 from sparring.rollouts import Agent, Collector, Curriculum, Scheduler
 from sparring.rollouts.curriculum import task_kind
-from sparring.sessions import Session
-from sparring.training.learner import TorchLearner
+from sparring.sessions import AnySession
+from sparring.tracking.stored import rows, trajectory_files
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
+
+if TYPE_CHECKING:
+    from sparring.engines.torch_engine import TorchEngine
+    from sparring.models.policy import Policy
+    from sparring.training.learner import TorchLearner
 
 logger = logging.getLogger(__name__)
 
@@ -96,39 +97,44 @@ class Parts:
     has_scorer: bool
 
 
-@releases_threads
-def build(
-    config: Config,
-    recipe_dir: Path,
-    ledger: Ledger,
-    *,
-    announce: Callable[[str], object] = TO_STDERR,
-) -> Parts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Everything that a policy which is not trained here is evaluated with."""
+
+    engine: MessageEngine
+    collector: Collector
+    ledger: Ledger
+    tasks: Tasks
+    kind_of: Callable[[Task], str] | None
+    has_scorer: bool
+
+
+def build(config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Callable[[str], object] = TO_STDERR) -> Parts:
     """Load, check and wire everything a run needs. `announce` tells a person what the run waits for, with a key in it that
     must not get into files.
 
     Raises what the parts raise: ConfigError, DataError, ServiceError.
     """
-    agent = agent_of(config, recipe_dir, announce)
-    make_environment: Callable[[], Environment] = _no_environment
-    tools: tuple[ToolSchema, ...] = ()
-    if agent is None:
-        make_environment, environment_class = environment_of(config, recipe_dir)
-        agent = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns).play
-        tools = environment_class.offered_tools()
-    reward: RewardFunction | None = (
-        None if config.reward.reward is None else load_object(config.reward.reward, beside=recipe_dir)
-    )
-    scorer: Scorer | None = (
-        None if config.reward.scorer is None else load_object(config.reward.scorer, beside=recipe_dir)
-    )
+    # The model's threads are this one's to give back, whoever loads it.
+    from sparring.models.threads import releases_threads
+
+    return releases_threads(_build)(config, recipe_dir, ledger, announce)
+
+
+def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[[str], object]) -> Parts:
+    import torch
+
+    from sparring.algorithms.losses import LOSSES
+    from sparring.engines.torch_engine import TorchEngine
+    from sparring.models.memory import keep_freed_memory
+    from sparring.training.learner import TorchLearner
+
+    agent, make_environment, tools = _player(config, recipe_dir, announce)
+    reward, scorer = _judges(config, recipe_dir)
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
-    kind_of = None if config.curriculum.kind_field is None else partial(task_kind, field=config.curriculum.kind_field)
-    if kind_of is not None:
-        for task in (*tasks.validation, *tasks.held_out):
-            kind_of(task)  # raises for a task without kind now, not when it is played
+    kind_of = _kinds(config, tasks)
     num_groups = config.schedule.max_steps * config.batch.global_batch_size
     if config.curriculum.select != "all" and num_groups <= len(tasks.train):
         logger.warning(
@@ -199,6 +205,68 @@ def build(
     )
 
 
+def build_baseline(
+    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Callable[[str], object] = TO_STDERR
+) -> Baseline:
+    """Check and wire what an endpoint or a script is evaluated with; no torch. Raises as `build` does."""
+    agent, _, _ = _player(config, recipe_dir, announce)
+    reward, scorer = _judges(config, recipe_dir)
+    tasks = load_tasks(config, recipe_dir)
+    engine = message_engine_of(config, recipe_dir)
+    collector = Collector(
+        engine=engine, chat=None, agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=config.run.seed,
+        max_concurrency=config.rollout.rollout_max_concurrency, timeout_seconds=config.rollout.rollout_timeout,
+        max_retries=config.rollout.rollout_max_retries, max_turns=config.agent.max_turns,
+        max_tokens=config.rollout.rollout_max_tokens,
+    )  # fmt: skip
+    return Baseline(
+        engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=_kinds(config, tasks),
+        has_scorer=scorer is not None,
+    )  # fmt: skip
+
+
+def message_engine_of(config: Config, recipe_dir: Path) -> MessageEngine:
+    """The endpoint or the script that the recipe names. Raises UsageError, DataError."""
+    section = config.engine
+    if section.type == "scripted":
+        assert section.script is not None, "the configuration asks for a script"
+        if ":" in section.script:
+            return ScriptedMessages(load_object(section.script, beside=recipe_dir), name=section.script)
+        return ScriptedMessages(read_script(recipe_dir / section.script), name=Path(section.script).name)
+    assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
+    return OpenAIEngine(
+        section.base_url, section.model, api_key=key_from(section.api_key_env), max_concurrency=section.max_running
+    )
+
+
+def _player(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object]
+) -> tuple[Agent, Callable[[], Environment], tuple[ToolSchema, ...]]:
+    """Who plays an episode, in which environments and with which tools, as far as the agent brings none of its own."""
+    agent = agent_of(config, recipe_dir, announce)
+    if agent is not None:
+        return agent, _no_environment, ()
+    make_environment, environment_class = environment_of(config, recipe_dir)
+    tool_loop = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns)
+    return tool_loop.play, make_environment, environment_class.offered_tools()
+
+
+def _judges(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
+    section = config.reward
+    reward = None if section.reward is None else load_object(section.reward, beside=recipe_dir)
+    return reward, None if section.scorer is None else load_object(section.scorer, beside=recipe_dir)
+
+
+def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
+    """What kind a task is. Raises DataError for a task without kind now, not when it is played."""
+    if config.curriculum.kind_field is None:
+        return None
+    kind_of = partial(task_kind, field=config.curriculum.kind_field)
+    for task in (*tasks.validation, *tasks.held_out):
+        kind_of(task)
+    return kind_of
+
+
 def deterministic(config: Config) -> bool:
     """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
     if config.engine.deterministic is not None:
@@ -242,7 +310,7 @@ def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]
         return None
     is_told = not section.pull
 
-    async def play(task: Task, session: Session) -> AgentResult:
+    async def play(task: Task, session: AnySession) -> AgentResult:
         nonlocal is_told
         await gateway.start()
         if not is_told:
@@ -269,6 +337,9 @@ def _no_environment() -> Environment:
 
 def load_policy(config: Config, recipe_dir: Path) -> Policy:
     """The model with what of it is trained. Raises ServiceError when it cannot be loaded."""
+    from sparring.models.policy import Policy, load_pretrained
+    from sparring.models.precision import resolve_device, resolve_precision
+
     section = config.model
     if ":" in section.name:
         make = load_object(section.name, beside=recipe_dir)
@@ -360,46 +431,44 @@ def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
 
 
 def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
-    """Tokenized conversations for the warm start: from the environment's expert, a function, or a .jsonl file.
+    """Tokenized conversations for the warm start: from the environment's expert, a function, a .jsonl file or a recording.
 
     Raises DataError naming the row of a demonstration that cannot be used.
     """
+    told: list[tuple[Sequence[Message], Sequence[ToolSchema]]]
     if source == "expert":
         rng = random.Random(parts.config.run.seed)
         chosen = rng.sample(list(parts.tasks.train), min(num, len(parts.tasks.train)))
-        conversations = [record_demonstration(parts.make_environment, task) for task in chosen]
+        told = [(record_demonstration(parts.make_environment, task), parts.tools) for task in chosen]
     elif ":" in source:
-        conversations = list(load_object(source, beside=parts.recipe_dir)(num, parts.config.run.seed))
+        told = [(one, parts.tools) for one in load_object(source, beside=parts.recipe_dir)(num, parts.config.run.seed)]
     else:
-        conversations = _conversations_from_file(parts.recipe_dir / source)[:num]
-    if not conversations:
+        told = _conversations_from(parts.recipe_dir / source, parts.tools)[:num]
+    if not told:
         raise DataError(
             f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation."
         )
     tokenized = []
-    for row, conversation in enumerate(conversations, start=1):
+    for row, (conversation, tools) in enumerate(told, start=1):
         try:
-            tokenized.append(tokenize_conversation(parts.chat, conversation, parts.tools))
-        except DataError as error:
+            tokenized.append(tokenize_conversation(parts.chat, conversation, tools))
+        except (DataError, SpliceRefused) as error:
             raise DataError(f"demonstration {row} of {source!r}: {error}") from error
     return tokenized
 
 
-def _conversations_from_file(path: Path) -> list[list[Message]]:
-    if not path.exists():
-        raise DataError(
-            f"warm_start.demonstrations: {path} does not exist; name a .jsonl file with one {{'messages': [...]}} a line."
-        )
+def _conversations_from(
+    path: Path, tools: tuple[ToolSchema, ...]
+) -> list[tuple[Sequence[Message], Sequence[ToolSchema]]]:
+    """Conversations from a file or a recording, each with the tools that it names itself, else with those given."""
     conversations = []
-    for row, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            conversations.append(json.loads(line)["messages"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}, line {row}: {error!r}; every line must be a JSON object with a list 'messages'."
-            ) from error
+    for file in trajectory_files(path):
+        for where, row in rows(file):
+            messages = row.get("messages")
+            own = row.get("tools", row.get("task", {}).get("fields", {}).get("tools"))
+            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+                raise DataError(f"{where}: there is no list 'messages' of objects; give {{'messages': [...]}} a line.")
+            conversations.append((messages, tools if own is None else own))
     return conversations
 
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparring.config import load_config, read_recipe, resolved_view
+from sparring.config import endpoint_problems, key_from, load_config, read_recipe, resolved_view, untrainable
 from sparring.errors import DataError, SparringError, UsageError
 from sparring.tracking import Console, RunFolder, list_runs
 from sparring.tracking.console import interval
 
 if TYPE_CHECKING:
-    from sparring.evaluation.evaluation import Comparison, Evaluation
+    from sparring.evaluation.evaluation import Comparison, Evaluation, EvaluationReport
 
 
 INTERRUPTED = 130
@@ -138,7 +138,9 @@ def train(
     if dry_run:
         _show_settings(path, changes, as_json)
     # Before torch is imported, so that a mistake in the recipe is told at once.
-    load_config(path, changes)
+    config = load_config(path, changes)
+    if not config.is_trainable:
+        raise untrainable(config, str(path))
     from sparring.trainer import MultiTurnRLTrainer
 
     trainer = MultiTurnRLTrainer(path, overrides=changes, name=name, quiet=as_json)
@@ -152,17 +154,25 @@ def train(
 @app.command("eval")
 @reported
 def evaluate(
-    run: Run,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, its name in `runs/`, or a recipe.")],
     overrides: Overrides = None,
     base: Annotated[bool, typer.Option(help="Also play the policies that the run started from.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Play a run's held-out tasks with its policies, and compare them task by task."""
+    """Play a run's held-out tasks with its policies, and compare them task by task. With engine.type=openai or =scripted
+    an endpoint or a script plays them, also those of a recipe that was not trained."""
     path, changes = _run(run), list(overrides or [])
-    RunFolder(path).config(changes)
-    from sparring.evaluator import MultiTurnRLEvaluator
+    is_recipe = not RunFolder.is_run(path) and (path.is_file() or (path / "recipe.toml").is_file())
+    config = load_config(path, changes) if is_recipe else RunFolder(path).config(changes)
+    report: EvaluationReport
+    if is_recipe or not config.is_trainable:
+        from sparring.baseline import BaselineEvaluator
 
-    report = MultiTurnRLEvaluator(path, overrides=changes, evaluate_base_model=base).evaluate()
+        report = BaselineEvaluator(path, overrides=changes, quiet=as_json).evaluate()
+    else:
+        from sparring.evaluator import MultiTurnRLEvaluator
+
+        report = MultiTurnRLEvaluator(path, overrides=changes, evaluate_base_model=base).evaluate()
     if as_json:
         _print_json({"path": str(report.path), **report.as_json()})
         return
@@ -197,6 +207,55 @@ def serve(
         serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+@app.command()
+@reported
+def record(
+    upstream: Annotated[str, typer.Option(metavar="URL", help="The endpoint to record, with its /v1.")],
+    model: Annotated[str, typer.Option(help="Name of the model at the endpoint; clients may send any.")],
+    key_env: Annotated[
+        str | None, typer.Option(metavar="VAR", help="Environment variable that holds the endpoint's key.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder; by default runs/recorded-001 and so on.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    as_json: Json = False,
+) -> None:
+    """Stand in front of an OpenAI-compatible endpoint and write what passes as trajectories, until Ctrl-C."""
+    options = {"base_url": "--upstream", "api_key_env": "--key-env"}
+    problems = endpoint_problems(base_url=upstream, api_key_env=key_env)
+    if problems:
+        raise UsageError(" ".join(f"{options[key]} {message}" for key, message in problems))
+    from sparring.record import record as record_endpoint
+    from sparring.record import recording_path
+
+    folder = out or recording_path(Path("runs"))
+    counts = (0, 0)
+
+    def ready(base_url: str) -> None:
+        if as_json:
+            _print_json({"base_url": base_url, "model": model, "path": str(folder)})
+            return
+        _say(f"{model} at {upstream} is recorded into {folder}; Ctrl-C stops it")
+        _say(f"point the client to {base_url}, with any key: each conversation is an episode")
+        _say(f"or to {base_url.removesuffix('/v1')}/s/NAME/v1: all that is said there is one episode")
+
+    def counted(turns: int, episodes: int) -> None:
+        nonlocal counts
+        counts = (turns, episodes)
+        # One line that is written over; where that is not possible, a line a turn would only fill a log.
+        if sys.stderr.isatty():
+            typer.echo(f"\r{turns} turns in {episodes} episodes", err=True, nl=False)
+
+    try:
+        record_endpoint(
+            upstream, model, folder, api_key=key_from(key_env), host=host, port=port, on_ready=ready, on_turn=counted
+        )
+    except KeyboardInterrupt:
+        typer.echo("\nstopped" if sys.stderr.isatty() else "stopped", err=True)
+        if not as_json:
+            _say(f"{counts[0]} turns in {counts[1]} episodes: {folder / 'trajectories'}")
 
 
 @app.command()

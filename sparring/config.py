@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import os
+import re
 import tomllib
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -292,12 +294,35 @@ class RolloutSection(Section):
 
 
 class EngineSection(Section):
-    max_running: int = Field(default=64, ge=1, description="Turns decoded together.")
+    """`ENGINE_KEYS` says which engine reads which key."""
+
+    type: Literal["torch", "openai", "scripted"] = Field(
+        default="torch",
+        description="Who plays: the model here, an OpenAI-compatible endpoint, or a script. Only the first can be trained.",
+    )
+    base_url: str | None = Field(default=None, description="Of an endpoint, with its /v1.")
+    model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
+    api_key_env: str | None = Field(
+        default=None, description="Name of the environment variable that holds the endpoint's key."
+    )
+    script: str | None = Field(
+        default=None,
+        description="A .jsonl file of the assistant's messages, or `module:function` from the messages so far to the next.",
+    )
+    max_running: int = Field(default=64, ge=1, description="Turns decoded together, or asked of an endpoint.")
     kv_cache_tokens: int = Field(default=65536, ge=64, description="Bound of the cache of keys and values, in tokens.")
     prefill_chunk_tokens: int = Field(default=2048, ge=16)
     deterministic: bool | None = Field(
         default=None, description="Rounds whose shapes follow from the seed. None: on when synchronous."
     )
+
+
+ENGINE_KEYS: Mapping[str, frozenset[str]] = {
+    "torch": frozenset({"type", "max_running", "kv_cache_tokens", "prefill_chunk_tokens", "deterministic"}),
+    "openai": frozenset({"type", "base_url", "model", "api_key_env", "max_running"}),
+    "scripted": frozenset({"type", "script"}),
+}
+"""Keys of [engine] by the engines that read them."""
 
 
 class EvaluationSection(Section):
@@ -315,7 +340,8 @@ class EvaluationSection(Section):
 class WarmStartSection(Section):
     demonstrations: str = Field(
         default="expert",
-        description="`expert` (the environment's own), `module:function`, or a .jsonl file of demonstrations.",
+        description="`expert` (the environment's own), `module:function`, a .jsonl file of conversations, or the folder of a "
+        "recording.",
     )
     num_demonstrations: int = Field(default=128, ge=1)
     steps: int = Field(default=10, ge=1)
@@ -347,6 +373,11 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     warm_start: WarmStartSection | None = None
     tracking: TrackingSection = TrackingSection()
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether the engine tells token ids, which training needs."""
+        return self.engine.type == "torch"
 
     @property
     def off_policy_correction(self) -> str:
@@ -387,12 +418,49 @@ class Config(Section):
         return [ConfigProblem(f"algorithm.{key}", message) for key, message in found]
 
 
+def _section_class(annotation: Any) -> type[Section]:
+    if isinstance(annotation, type):
+        return annotation
+    return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))
+
+
+_OF_TRAINING: Mapping[str, frozenset[str]] = {
+    **{
+        name: frozenset(_section_class(Config.model_fields[name].annotation).model_fields)
+        for name in ("model", "batch", "algorithm", "optimizer", "schedule", "warm_start", "tracking")
+    },
+    "curriculum": frozenset(CurriculumSection.model_fields) - {"kind_field"},
+    "sampling": frozenset({"temperature", "sampling_top_p"}),
+    "rollout": frozenset({"max_steps_off_policy", "staleness_window", "session_weights"}),
+}
+"""Keys by section that only a model which is played and trained here reads."""
+
+
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe and apply `section.key=value` overrides.
 
     Raises UsageError when the file cannot be read, ConfigError with every problem at once.
     """
     return validate(read_recipe(path), overrides, source=str(path))
+
+
+def key_from(variable: str | None) -> str | None:
+    """What an environment variable holds, None without a name. Raises UsageError when it is not set."""
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "")
+    if not key:
+        raise UsageError(f"the environment variable {variable} shall hold the endpoint's key and is not set; set it.")
+    return key
+
+
+def untrainable(config: Config, source: str) -> ConfigError:
+    """Why a recipe whose engine tells no token ids cannot be trained."""
+    message = (
+        f"is {config.engine.type!r}, which tells messages and no token ids: what is not known token for token is not trained. "
+        "Evaluate it with `sparring eval`, or train with engine.type = 'torch'."
+    )
+    return ConfigError([ConfigProblem("engine.type", message)], source)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -419,6 +487,12 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
     merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)
+    chosen = _engine_type(merged)
+    if chosen in ("openai", "scripted") and _engine_type(recipe) == "torch":
+        # A recipe that trains a model plays with another engine: what it says of its own is set aside, and nothing else.
+        merged = _without_training(recipe, ENGINE_KEYS[chosen])
+        for override in overrides:
+            _apply(override, merged, [])
     wrong: set[str] = set()
     try:
         config = Config.model_validate(merged)
@@ -486,6 +560,26 @@ def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem])
     target[key] = value
 
 
+def _engine_type(tables: Mapping[str, Any]) -> Any:
+    section = tables.get("engine", {})
+    return section.get("type", "torch") if isinstance(section, Mapping) else None
+
+
+def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) -> dict[str, Any]:
+    """A recipe without the keys that another engine than its own does not read."""
+    kept: dict[str, Any] = {}
+    for name, table in recipe.items():
+        unread = _OF_TRAINING.get(name, frozenset())
+        if isinstance(table, Mapping) and (unread or name == "engine"):
+            table = {key: value for key, value in table.items() if key not in unread}
+            if name == "engine":
+                table = {key: value for key, value in table.items() if key in engine_keys}
+            if not table:
+                continue
+        kept[name] = copy.deepcopy(table)
+    return kept
+
+
 def _problem(detail: Any) -> ConfigProblem:
     """One pydantic error in our words: the key path, the value, what is allowed, and the nearest key."""
     path = ".".join(str(part) for part in detail["loc"])
@@ -514,12 +608,6 @@ def _nearest(path: str) -> str:
             other for other in known if difflib.get_close_matches(key, [other.rpartition(".")[2]], n=1)
         ]
     return f"; the nearest one is {matches[0]!r}." if matches else "; see docs/configuration.md for all keys."
-
-
-def _section_class(annotation: Any) -> type[Section]:
-    if isinstance(annotation, type):
-        return annotation
-    return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))
 
 
 def _without(wrong: Container[str], merged: Mapping[str, Any]) -> Config:
@@ -553,6 +641,13 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
         return [key for key in keys if key in getattr(config, section).model_fields_set]
 
     batch, rollout, model, data = config.batch, config.rollout, config.model, config.data
+    for key, message in _engine_problems(config):
+        refuse(key, message, "engine.type")
+    if not config.is_trainable:
+        for section, keys in _OF_TRAINING.items():
+            for key in given(section, *sorted(keys)) if getattr(config, section) is not None else ():
+                message = f"is given, but engine.type = {config.engine.type!r} is not trained, so nothing reads it; leave it out."
+                refuse(f"{section}.{key}", message, "engine.type")
     chosen = choice.refusals(
         config.algorithm, correction=config.off_policy_correction, group_size=batch.group_size,
         max_steps_off_policy=rollout.max_steps_off_policy, trained_weights=model.trained_weights,
@@ -726,11 +821,44 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
         for key in given("tracking", "mlflow_uri", "mlflow_experiment_name"):
             message = "is given, but tracking.mlflow is false; set it to true, or leave this out."
             refuse(f"tracking.{key}", message, "tracking.mlflow")
-    if config.sampling.sampling_max_tokens >= model.max_sequence_length and given("sampling", "sampling_max_tokens"):
+    bounded = config.is_trainable and given("sampling", "sampling_max_tokens")
+    if bounded and config.sampling.sampling_max_tokens >= model.max_sequence_length:
         refuse(
             "sampling.sampling_max_tokens",
             f"is {config.sampling.sampling_max_tokens}, but model.max_sequence_length = {model.max_sequence_length} holds "
             "the prompt too; make it smaller.",
             "model.max_sequence_length",
         )
+    return found
+
+
+def _engine_problems(config: Config) -> list[tuple[str, str]]:
+    """Keys of [engine] that the chosen one does not read, or cannot do without."""
+    engine = config.engine
+    found: list[tuple[str, str]] = []
+    for key in sorted(engine.model_fields_set - ENGINE_KEYS[engine.type]):
+        readers = " or ".join(repr(name) for name, keys in ENGINE_KEYS.items() if key in keys)
+        found.append((
+            f"engine.{key}",
+            f"is given, but engine.type = {engine.type!r} does not read it; leave it out, or set engine.type to {readers}.",
+        ))  # fmt: skip
+    needed = {"openai": ("base_url", "model"), "scripted": ("script",)}.get(engine.type, ())
+    for key in needed:
+        if getattr(engine, key) is None:
+            found.append((f"engine.{key}", f"is missing; engine.type = {engine.type!r} needs it."))
+    told = endpoint_problems(base_url=engine.base_url, api_key_env=engine.api_key_env)
+    return found + [(f"engine.{key}", message) for key, message in told]
+
+
+def endpoint_problems(*, base_url: str | None, api_key_env: str | None) -> list[tuple[str, str]]:
+    """What is wrong with how an endpoint is named: the key and a message."""
+    found: list[tuple[str, str]] = []
+    if base_url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", base_url):
+        # Keys are not shown.
+        shown = "an address with a user or key in it" if "@" in base_url else repr(base_url)
+        message = f"is {shown}; give one like https://HOST/v1, and name the variable that holds the key apart."
+        found.append(("base_url", message))
+    if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", api_key_env):
+        message = "is no name of an environment variable; put the key into one, and give its name here, never the key."
+        found.append(("api_key_env", message))
     return found

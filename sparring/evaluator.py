@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from sparring.errors import UsageError
-from sparring.evaluation.evaluation import Comparison, Evaluation, compare
+from sparring.evaluation.evaluation import EvaluationReport, compare
 from sparring.trainer import WARM_START, MultiTurnRLTrainer
 from sparring.training import checkpoints
 from sparring.types import Weights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationReport:
-    """Evaluations of several policies on the same held-out tasks and seeds, and how the last compares to the others."""
-
-    evaluations: tuple[Evaluation, ...]
-    comparisons: tuple[Comparison, ...]
-    path: Path
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "format": 1,
-            "evaluations": [evaluation.as_json() for evaluation in self.evaluations],
-            "comparisons": [comparison.as_json() for comparison in self.comparisons],
-        }
 
 
 @final
@@ -80,5 +62,5 @@ class MultiTurnRLEvaluator:
         assert folder is not None
         path = folder.next_evaluation_path()
         report = EvaluationReport(evaluations=tuple(evaluations), comparisons=comparisons, path=path)
-        path.write_text(json.dumps(report.as_json(), indent=1) + "\n", "utf-8")
+        report.write()
         return report

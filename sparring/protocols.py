@@ -12,6 +12,8 @@ from sparring.types import (
     Constraint,
     Json,
     Message,
+    MessageAnswer,
+    MessageRequest,
     Reward,
     SampleRequest,
     Task,
@@ -25,6 +27,8 @@ from sparring.types import (
 )
 
 TokenCallback: TypeAlias = Callable[[int], None]
+DeltaCallback: TypeAlias = Callable[[Mapping[str, str]], None]
+"""More of an answer: `content` or `reasoning_content`, to be appended."""
 
 
 class Engine(Protocol):
@@ -59,6 +63,26 @@ class Engine(Protocol):
 
     @property
     def max_context_tokens(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class MessageEngine(Protocol):
+    """Who answers in messages: an endpoint, a script. Its tokens are not known, so it can be evaluated and not trained."""
+
+    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
+        """The next message; cancelling the task gives the request up.
+
+        Raises PolicyTimeout past the deadline, ContextOverflow when the messages are too long, InfrastructureError when
+        asking again may work; DataError when this request is refused, ServiceError when every one will be.
+        """
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Who answers, in place of a content hash of weights: `kind:name`."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -187,6 +211,6 @@ class Tracker(Protocol):
 
 
 __all__ = [
-    "Chat", "Engine", "Environment", "Learner", "LossConfig", "RewardFunction", "RewardValue", "Scorer", "SessionLike",
-    "SpliceRefused", "TokenCallback", "TokenSegment", "Tracker",
+    "Chat", "DeltaCallback", "Engine", "Environment", "Learner", "LossConfig", "MessageEngine", "RewardFunction",
+    "RewardValue", "Scorer", "SessionLike", "SpliceRefused", "TokenCallback", "TokenSegment", "Tracker",
 ]  # fmt: skip

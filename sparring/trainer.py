@@ -18,7 +18,7 @@ from typing import Self, final
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.build import Parts, build, build_scheduler, demonstrations, load_curriculum
-from sparring.config import Config, load_config
+from sparring.config import Config, load_config, untrainable
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
 from sparring.ledger import DiscardReason, Ledger, RolloutState
@@ -72,6 +72,8 @@ class MultiTurnRLTrainer:
         path = Path(recipe)
         self.recipe = path / "recipe.toml" if path.is_dir() else path
         self.config: Config = load_config(self.recipe, list(overrides))
+        if not self.config.is_trainable:
+            raise untrainable(self.config, str(self.recipe))
         self.folder: RunFolder | None = None
         self._name = name or self.config.run.name
         self._model_weights = model_weights

@@ -45,6 +45,8 @@ class UntrainedReason(StrEnum):
 
     NOT_RECEIVED = "not_received"
     """Its answer got lost on its way, and nothing continues it."""
+    NO_IDS = "no_ids"
+    """An endpoint or a script answered, and told no tokens."""
     GREEDY = "greedy"
     TOP_P = "top_p"
     OVERRULED = "overruled"
@@ -142,11 +144,47 @@ MAX_REMOVED_MASS = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How many tokens a turn had, as an endpoint counts them that does not tell which."""
+
+    num_prompt_tokens: int
+    num_sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRequest:
+    """What an engine that speaks in messages is asked: the next message of the assistant."""
+
+    session_id: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...]
+    sampling: Sampling
+    seed: int | None = None
+    """Of this turn, for engines that heed one."""
+    stop_texts: tuple[str, ...] = ()
+    answer_format: AnswerFormat = AnswerFormat()
+    deadline: float | None = None
+    """As in SampleRequest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAnswer:
+    """What such an engine answers: no ids, no log-probabilities."""
+
+    message: Message
+    stop_reason: StopReason
+    usage: Usage | None = None
+    """None when the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One policy call, token for token.
 
     If `parent` is not None then `prompt_ids` starts with the parent's prompt_ids + token_ids; a turn without parent
     starts a root, and for every root after the first `branch_reason` says why the history did not extend.
+
+    A turn of an engine that speaks in messages has no ids and no log-probabilities, and is never trained.
     """
 
     id: int
@@ -167,6 +205,8 @@ class Turn:
     """As the completion's."""
     stop_text: str | None = None
     """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
+    usage: Usage | None = None
+    """Of a turn without ids: how many there were, where the engine says so; not in the ledger."""
     is_received: bool = True
     """Whether its answer reached who asked, or something continues it."""
 
@@ -175,12 +215,24 @@ class Turn:
         return min(version for version, _ in self.versions)
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Counted, or told by the engine; 0 when neither."""
+        return len(self.prompt_ids) if self.usage is None else self.usage.num_prompt_tokens
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Counted, or told by the engine; 0 when neither."""
+        return len(self.token_ids) if self.usage is None else self.usage.num_sampled_tokens
+
+    @property
     def untrained_reason(self) -> UntrainedReason | None:
-        """None for a turn that somebody received and whose tokens were drawn from the whole distribution that the learner
-        sees. Where a client asked for the likeliest token, or for a part of the distribution, the learner's ratio would
-        compare two different ones."""
+        """None for a turn that somebody received, whose tokens are known and were drawn from the whole distribution that
+        the learner sees. Where a client asked for the likeliest token, or for a part of the distribution, the learner's
+        ratio would compare two different ones."""
         if not self.is_received:
             return UntrainedReason.NOT_RECEIVED
+        if not self.token_ids:
+            return UntrainedReason.NO_IDS
         if self.sampling.temperature == 0:
             return UntrainedReason.GREEDY
         if self.sampling.top_p < 1:
@@ -230,7 +282,7 @@ class Trajectory:
 
     @property
     def num_sampled_tokens(self) -> int:
-        return sum(len(turn.token_ids) for turn in self.turns)
+        return sum(turn.num_sampled_tokens for turn in self.turns)
 
     @property
     def num_trained_tokens(self) -> int:

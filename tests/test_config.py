@@ -102,6 +102,7 @@ def test_a_value_where_a_section_belongs_is_refused() -> None:
     )
 
 
+ENDPOINT = ("engine.type=openai", "engine.base_url=http://localhost:8000/v1", "engine.model=m")
 UNREADABLE = [
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_low_threshold=0.8"], "algorithm.clip_low_threshold"),
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_high_threshold=2"], "algorithm.clip_high_threshold"),
@@ -132,6 +133,16 @@ UNREADABLE = [
     (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
     (["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=512"], "rollout.rollout_max_tokens"),
     (["agent.gateway_host=0.0.0.0"], "agent.gateway_host"),
+    (["engine.base_url=http://localhost:8000/v1"], "engine.base_url"),
+    (["engine.type=scripted"], "engine.script"),
+    (["engine.type=scripted", "engine.script=s.jsonl", "engine.max_running=3"], "engine.max_running"),
+    ([*ENDPOINT, "engine.kv_cache_tokens=999"], "engine.kv_cache_tokens"),
+    ([*ENDPOINT, "model.name=mine"], "model.name"),
+    ([*ENDPOINT, "optimizer.learning_rate=1e-3"], "optimizer.learning_rate"),
+    ([*ENDPOINT, "rollout.max_steps_off_policy=0"], "rollout.max_steps_off_policy"),
+    ([*ENDPOINT, "engine.base_url=ftp://localhost"], "engine.base_url"),
+    ([*ENDPOINT, "engine.base_url=https://me:secret@localhost/v1"], "engine.base_url"),
+    ([*ENDPOINT, "engine.api_key_env=sk-secret"], "engine.api_key_env"),
 ]
 
 
@@ -153,6 +164,8 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         ["tracking.mlflow=true", "tracking.mlflow_uri=http://localhost:5000"],
         ["sampling.sampling_max_tokens=2047"],
         ["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=511"],
+        [*ENDPOINT, "sampling.sampling_max_tokens=9999", "rollout.rollout_max_concurrency=1", "engine.max_running=1"],
+        ["engine.type=scripted", "engine.script=expert:act", "curriculum.kind_field=kind"],
     ],
     ids=" ".join,
 )
@@ -179,6 +192,23 @@ def test_their_neighbors_that_can_work_are_taken(overrides: list[str]) -> None:
 def test_one_agent_plays_and_the_gateway_is_placed_for_those_elsewhere(agent: dict, refused: list[str]) -> None:
     # 2 turns of 4096 tokens never sample more; any number of them may.
     assert list(problems_of(recipe={"agent": agent, "rollout": {"rollout_max_tokens": 8192}})) == refused
+
+
+def test_another_engine_by_override_sets_aside_what_the_recipe_says_of_its_own_and_in_a_recipe_refuses_it() -> None:
+    own = {"model": {"name": "mine"}, "engine": {"kv_cache_tokens": 999, "max_running": 7}, "warm_start": {"steps": 3}}
+    config = validate({**NEEDED, **own}, ENDPOINT)
+    assert (config.model, config.warm_start) == (Config().model, None)
+    assert (config.engine.model, config.engine.max_running, config.engine.model_fields_set & {"kv_cache_tokens"}) == (
+        "m", 7, set(),
+    )  # fmt: skip
+    written = {**own, "engine": {**own["engine"], "type": "openai", "base_url": "http://localhost/v1", "model": "m"}}
+    refused = problems_of(recipe={**NEEDED, **written})
+    assert sorted(refused) == ["engine.kv_cache_tokens", "model.name", "warm_start.steps"]
+
+
+def test_no_message_shows_what_may_be_a_key() -> None:
+    given = ["engine.base_url=https://me:secret@localhost/v1", "engine.api_key_env=sk-secret"]
+    assert "secret" not in str(problems_of(*ENDPOINT, *given))
 
 
 def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, final
 from sparring.agents.result import AgentResult, ended_by
 from sparring.errors import RewardError, ServiceError
 from sparring.rewards.rules import to_reward
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Outcome, Reward, Task
 
 _TAIL = 400
@@ -41,13 +41,13 @@ class CommandAgent:
     `metrics`. Without one the recipe's reward function judges the episode.
     """
 
-    def __init__(self, command: Sequence[str], *, enter: Callable[[Session], DoorLike], folder: Path) -> None:
+    def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], DoorLike], folder: Path) -> None:
         """`enter` opens a door of the gateway to a session; `folder` is the working directory of the program."""
         self._command = tuple(command)
         self._enter = enter
         self._folder = folder
 
-    async def play(self, task: Task, session: Session) -> AgentResult:
+    async def play(self, task: Task, session: AnySession) -> AgentResult:
         """Play one episode. A program that fails ends its episode as `policy_error`, as a function that raises does.
 
         Raises ServiceError when it cannot be started, RewardError when what it says is no reward.
@@ -76,7 +76,7 @@ class CommandAgent:
             return ended_by(None, session, f"the agent ended with exit code {process.returncode}: {tail}")
         return AgentResult(outcome=Outcome.FINISHED, reward=self._reward(out.decode(errors="replace"), session))
 
-    def _reward(self, said: str, session: Session) -> Reward | None:
+    def _reward(self, said: str, session: AnySession) -> Reward | None:
         last = (said.strip().splitlines() or [""])[-1]
         try:
             report = json.loads(last)

@@ -16,7 +16,7 @@ import httpx
 
 from sparring.agents.result import AgentResult, limit_met
 from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError, UsageError
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
 _CONNECT_SECONDS = 10.0
@@ -63,7 +63,7 @@ class DoorLike(Protocol):
 class GatewayLike(Protocol):
     """What hands out doors (`sparring.gateway.Gateway`); it must be running."""
 
-    def register(self, session: Session) -> DoorLike: ...
+    def register(self, session: AnySession) -> DoorLike: ...
 
 
 class _Undelivered(Exception):
@@ -135,7 +135,7 @@ class HttpAgent:
             limits=httpx.Limits(max_connections=None),
         )
 
-    async def play(self, task: Task, session: Session) -> AgentResult:
+    async def play(self, task: Task, session: AnySession) -> AgentResult:
         """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them.
 
         Raises InfrastructureError when the agent fails, cannot be reached, does not answer in time, or never asks the
@@ -187,7 +187,7 @@ class HttpAgent:
                 )
             self._is_healthy = True
 
-    async def _play(self, task: Task, session: Session) -> Reward:
+    async def _play(self, task: Task, session: AnySession) -> Reward:
         """Push the episode until the agent takes it; never again once it has asked for a turn."""
         problem: Exception | None = None
         for attempt in range(self._max_retries + 1):
@@ -217,7 +217,7 @@ class HttpAgent:
         if start > now:
             await self._sleep(start - now)
 
-    async def _attempt(self, body: bytes, report: ReportLike, session: Session) -> Reward:
+    async def _attempt(self, body: bytes, report: ReportLike, session: AnySession) -> Reward:
         """Push once and wait for the reward. Raises _Undelivered when nothing came of it."""
         pushing, reporting = asyncio.ensure_future(self._push(body)), asyncio.ensure_future(report.wait())
         try:

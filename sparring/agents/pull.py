@@ -10,7 +10,7 @@ from typing import Protocol, final
 from sparring.agents.http import DoorLike, GatewayLike, ReportLike, invocation
 from sparring.agents.result import AgentResult, limit_met
 from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Task
 
 
@@ -68,7 +68,7 @@ class PullAgent:
         self._region = region
         self._sleep = sleep
 
-    async def play(self, task: Task, session: Session) -> AgentResult:
+    async def play(self, task: Task, session: AnySession) -> AgentResult:
         """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them.
 
         Raises ServiceError when no worker has polled in time; InfrastructureError when no worker was free, when the one that
@@ -89,7 +89,7 @@ class PullAgent:
             )
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
-    async def _play(self, task: Task, session: Session) -> Reward:
+    async def _play(self, task: Task, session: AnySession) -> Reward:
         """Offer the episode until a worker plays it; never again once one has asked for a turn."""
         time_over, num_offers = asyncio.ensure_future(self._sleep(self._timeout_seconds)), 0
         try:
@@ -130,7 +130,7 @@ class PullAgent:
             await asyncio.gather(reporting, return_exceptions=True)
 
     def _failure(
-        self, report: ReportLike, offer: OfferLike, session: Session
+        self, report: ReportLike, offer: OfferLike, session: AnySession
     ) -> InfrastructureError | RewardError | ServiceError:
         """Why there is no reward."""
         within = f"within {self._timeout_seconds:g} s"
@@ -153,7 +153,7 @@ class PullAgent:
             return RewardError(f"{ended}, and did not report it as {missing}.{refusal}")
         return InfrastructureError(f"{ended}.")
 
-    def _invitation(self, task: Task, session: Session, door: DoorLike) -> Callable[[str], Json]:
+    def _invitation(self, task: Task, session: AnySession, door: DoorLike) -> Callable[[str], Json]:
         """What a worker is sent, by the address under which it reaches the gateway."""
 
         def invitation(endpoint: str) -> Json:

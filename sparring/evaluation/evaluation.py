@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from sparring.errors import ServiceError
 from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
 from sparring.types import Outcome, Sampling, Task, TrajectoryGroup
@@ -18,8 +21,10 @@ class Evaluation:
     """What one policy did on a set of tasks. Sequences hold one number a task, in the order of `task_ids`."""
 
     name: str
-    policy_version: int
+    policy_version: int | None
+    """None: the policy is not one of the run's."""
     fingerprint: str
+    """Content hash of the weights; of an endpoint or a script `kind:name`."""
     is_independent: bool
     """Whether a scorer that is not the reward judged; without one the scores are the rewards."""
     task_ids: tuple[str, ...]
@@ -73,6 +78,25 @@ class Comparison:
         }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationReport:
+    """Evaluations of several policies on the same held-out tasks and seeds, and how the last compares to the others."""
+
+    evaluations: tuple[Evaluation, ...]
+    comparisons: tuple[Comparison, ...]
+    path: Path
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "evaluations": [evaluation.as_json() for evaluation in self.evaluations],
+            "comparisons": [comparison.as_json() for comparison in self.comparisons],
+        }
+
+    def write(self) -> None:
+        self.path.write_text(json.dumps(self.as_json(), indent=1) + "\n", "utf-8")
+
+
 def _interval_json(interval: Interval) -> dict[str, float]:
     return {"mean": interval.mean, "low": interval.low, "high": interval.high}
 
@@ -89,7 +113,7 @@ async def evaluate(
     success_threshold: float,
     pass_k_values: Sequence[int],
     in_waves: bool,
-    version: int,
+    version: int | None,
     fingerprint: str,
     has_scorer: bool,
     seconds: Callable[[], float],
@@ -122,17 +146,20 @@ def summarize(
     name: str,
     success_threshold: float,
     pass_k_values: Sequence[int],
-    version: int,
+    version: int | None,
     fingerprint: str,
     has_scorer: bool,
     seconds: float,
     prefix: str,
     kind_of: Callable[[Task], str] | None = None,
 ) -> Evaluation:
-    """Numbers of played groups; a task all of whose episodes were lost is left out. Raises ValueError with none left."""
+    """Numbers of played groups; a task all of whose episodes were lost is left out. Raises ServiceError with none left."""
     played = [group for group in groups if group.trajectories]
     if not played:
-        raise ValueError("every episode of the evaluation was lost to infrastructure; there is nothing to sum up")
+        raise ServiceError(
+            f"every episode of the evaluation {name!r} was lost to infrastructure, so there is nothing to sum up; the warnings "
+            "above say what failed."
+        )
     judged = [
         [t.score if t.score is not None else t.reward.total for t in g.trajectories if t.reward is not None]
         for g in played
@@ -159,9 +186,10 @@ def summarize(
         f"{prefix}/reward/failed_rollouts": float(sum(samples) - sum(successes)),
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
-        f"{prefix}/tokens/response_mean": fmean(t.num_sampled_tokens for t in everything),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
     }
+    if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
+        metrics[f"{prefix}/tokens/response_mean"] = fmean(t.num_sampled_tokens for t in everything)
     for k in pass_k_values:
         if k <= min(samples):
             pairs = list(zip(samples, successes, strict=True))

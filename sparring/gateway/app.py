@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import orjson
@@ -27,7 +28,7 @@ from sparring.gateway.queue import Poll, Release, WorkQueue
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Json, Turn
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def create_app(
                     doors.refused(api_key, await _digest(request))
                     raise
                 body = await _body(request, max_body_bytes)
-                asked = dialect.read(_decoded(body))
+                named = request.path_params.get("key") or trajectory_id(request.headers) or None
+                asked = replace(dialect.read(_decoded(body)), episode=named)
                 episode = await stack.enter_async_context(doors.enter(api_key, asked))
                 is_retry = _number(request.headers.get("x-stainless-retry-count")) > 0
                 delivery = episode.deliver(
@@ -148,7 +150,7 @@ def create_app(
     )
 
 
-async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGenerator[Part, None]:
+async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> AsyncGenerator[Part, None]:
     """An answer as it is sampled; played again from its first token where it was sampled before."""
 
     def visible_text() -> VisibleText:
@@ -188,7 +190,7 @@ async def _parts(asked: Asked, delivery: Delivery, session: Session) -> AsyncGen
 
 
 async def _events(
-    dialect: Dialect, asked: Asked, delivery: Delivery, session: Session, head: Head
+    dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream; a failure after the first is told as an event, since the status is sent already."""
     parts = _parts(asked, delivery, session)

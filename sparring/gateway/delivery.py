@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from typing import TypeAlias, final
 
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Turn
 
 Play: TypeAlias = Callable[[Callable[[int, int], None]], Awaitable[Sequence[Turn]]]
@@ -22,7 +22,7 @@ Play: TypeAlias = Callable[[Callable[[int, int], None]], Awaitable[Sequence[Turn
 class Delivery:
     """One request's answers. They are given up when the last client that waits for them hangs up."""
 
-    def __init__(self, session: Session, play: Play, *, id: str) -> None:
+    def __init__(self, session: AnySession, play: Play, *, id: str) -> None:
         self.id = id
         self.is_delivered = False
         self._session = session

@@ -14,7 +14,7 @@ from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.protocols import Chat, Engine
-from sparring.sessions import Session
+from sparring.sessions import AnySession, Session
 from sparring.types import Sampling
 
 
@@ -58,7 +58,7 @@ class EpisodeDoors:
     def model_name(self) -> str:
         return self._model_name
 
-    def register(self, session: Session) -> str:
+    def register(self, session: AnySession) -> str:
         """A new key for a session."""
         self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
         api_key = f"sk-{secrets.token_urlsafe(32)}"

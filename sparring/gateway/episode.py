@@ -15,7 +15,7 @@ from sparring.gateway.delivery import Delivery
 from sparring.gateway.overload import MAX_IN_FLIGHT_PER_EPISODE, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
-from sparring.sessions import Session
+from sparring.sessions import AnySession, MessageSession
 from sparring.types import Message, Sampling, Turn
 
 
@@ -23,7 +23,7 @@ from sparring.types import Message, Sampling, Turn
 class OpenEpisode:
     """A session with its door open."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AnySession) -> None:
         self.session = session
         self.report = EpisodeReport(lambda: session.turns)
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode")
@@ -39,9 +39,15 @@ class OpenEpisode:
 
         A request that says that it is a retry gets the last answer to the same body even if it seemed to have arrived,
         and joins one that is still played. Without that word, equal requests are deliberate: each is sampled anew.
-        Raises ApiError 400 for an earlier answer that is not known, 409 once the episode takes no more turns.
+        Raises ApiError 400 for an earlier answer or for log-probabilities that are not known, 409 once the episode takes no
+        more turns.
         """
         self.report.check_open()
+        if asked.wants_logprobs and isinstance(self.session, MessageSession):
+            raise ApiError(
+                400, "logprobs=true is not supported here: the policy tells messages and no tokens. Leave it out.",
+                code="unsupported_parameter", param="logprobs",
+            )  # fmt: skip
         digest = body_digest(body).digest()
         if is_retry and self.refused[digest] > 0:
             # It was never played: what an equal request was answered is not meant for it.
@@ -81,7 +87,7 @@ def body_digest(begin: bytes) -> hashlib.blake2b:
 
 
 async def _played(
-    session: Session, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None]
+    session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None]
 ) -> list[Turn]:
     """The turns of a request, one for each answer that it asks for."""
     instructions: list[Message] = []

@@ -12,6 +12,7 @@ from sparring.errors import (
     DataError,
     InfrastructureError,
     PolicyTimeout,
+    ServiceError,
     SparringError,
     TokenLimit,
     TurnLimit,
@@ -57,6 +58,8 @@ def error_of(failure: SparringError) -> ApiError:
             return ApiError(504, str(failure), code="policy_timeout")
         case InfrastructureError():
             return ApiError(503, str(failure), code="infrastructure_error")
+        case ServiceError():
+            return ApiError(502, str(failure), code="service_error")
     return ApiError(500, str(failure), code="internal_error")
 
 
@@ -95,6 +98,8 @@ class Asked:
     stop: tuple[str, ...] = ()
     wants_logprobs: bool = False
     stream: bool = False
+    episode: str | None = None
+    """The name that the path or MTRL's header gives."""
     request: Any = None
     """What the dialect read, for what it must echo."""
 

@@ -20,7 +20,7 @@ from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.gateway.queue import WorkQueue
 from sparring.gateway.report import EpisodeReport
 from sparring.protocols import Chat, Engine
-from sparring.sessions import Session
+from sparring.sessions import AnySession
 from sparring.types import Sampling
 
 _GC_THRESHOLD = 20_000
@@ -128,7 +128,7 @@ class Gateway:
         self._doors = EpisodeDoors(model_name, max_in_flight=max_in_flight)
         self._listener = Listener(create_app(self._doors, queue=queue), host, port)
 
-    def register(self, session: Session) -> Door:
+    def register(self, session: AnySession) -> Door:
         """A key of its own for a session; it opens nothing once the session is closed."""
         api_key = self._doors.register(session)
         return Door(self.base_url, api_key, self._doors.report(api_key))

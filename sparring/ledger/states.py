@@ -40,7 +40,7 @@ class DiscardReason(StrEnum):
 
 
 FINAL_STATES = frozenset({RolloutState.TRAINED, RolloutState.DISCARDED, RolloutState.EVALUATED})
-SPLITS = ("train", "validation", "held_out")
+SPLITS = ("train", "validation", "held_out", "recorded")
 
 _FORWARD = {
     RolloutState.PLANNED: {RolloutState.LEASED},

@@ -12,18 +12,22 @@ from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
 from sparring.agents.result import within_budget
-from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
+from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, RewardError, TurnLimit
 from sparring.ledger import DiscardReason, Ledger, RolloutState
-from sparring.protocols import Chat, Engine, RewardFunction, Scorer
+from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.strict import evaluate_score
-from sparring.sessions import Session, episode_seed
+from sparring.sessions import AnySession, MessageSession, Session, episode_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-Agent: TypeAlias = Callable[[Task, Session], Awaitable[AgentResult]]
+Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 """Plays a task through a session; raises InfrastructureError when the world fails."""
+
+
+_POLICY_LIMITS = (ContextOverflow, PolicyTimeout, TurnLimit)
+"""Failures of a turn that are the policy's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,8 @@ class Collector:
     def __init__(
         self,
         *,
-        engine: Engine,
-        chat: Chat,
+        engine: Engine | MessageEngine,
+        chat: Chat | None,
         agent: Agent,
         reward: RewardFunction | None,
         scorer: Scorer | None,
@@ -71,6 +75,7 @@ class Collector:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`chat` is None for an engine that speaks in messages."""
         self._engine = engine
         self._chat = chat
         self._agent = agent
@@ -94,16 +99,14 @@ class Collector:
         A training group of which fewer than two members remain (one, for groups of one) has no trajectories.
         """
         sessions = [plan.rollout_id(member, 0) for member in range(plan.group_size)]
-        for session_id in sessions:
-            # All before any plays: a deterministic engine then waits for the whole wave before its first round.
-            self._engine.open_session(session_id)
+        # All before any plays: a deterministic engine then waits for the whole wave before its first round.
+        self._announce(sessions, will_ask=True)
         members = [asyncio.ensure_future(self.play_episode(plan, member)) for member in range(plan.group_size)]
         try:
             played = await asyncio.gather(*members)
         except BaseException:
             await _cancel(members)
-            for session_id in sessions:
-                self._engine.close_session(session_id)
+            self._announce(sessions, will_ask=False)
             self._give_up(plan, members)
             raise
         kept = tuple(trajectory for trajectory in played if trajectory is not None)
@@ -117,6 +120,12 @@ class Collector:
         if lost:
             logger.warning("task %s: %d of %d episodes lost to infrastructure", plan.task.id, lost, plan.group_size)
         return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost)
+
+    def _announce(self, session_ids: Sequence[str], *, will_ask: bool) -> None:
+        if isinstance(self._engine, MessageEngine):
+            return  # it plays no rounds
+        for session_id in session_ids:
+            (self._engine.open_session if will_ask else self._engine.close_session)(session_id)
 
     def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | None]]) -> None:
         """Account for those who were done when their group was ended. What was evaluated stays so."""
@@ -144,27 +153,14 @@ class Collector:
         ledger.advance_nowait(rollout_id, RolloutState.LEASED)
         ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
         began = self._clock()
-        session = Session(
-            id=rollout_id,
-            engine=self._engine,
-            chat=self._chat,
-            ledger=ledger,
-            sampling=plan.sampling,
-            seed=episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member),
-            order=(plan.position, member),
-            max_context_tokens=self._max_context_tokens,
-            max_turns=self._max_turns,
-            max_tokens=self._max_tokens,
-            deadline=began + self._timeout_seconds,
-            clock=self._clock,
-        )
+        session = self._session(plan, member, rollout_id, deadline=began + self._timeout_seconds)
         try:
             async with session:
                 # A little after the session's own deadline: a slow policy then ends as a policy timeout.
                 async with asyncio.timeout(self._timeout_seconds + 1):
                     # A copy: what an environment does to its task must not reach the next episode, or the judge.
                     played = await self._agent(copy.deepcopy(plan.task), session)
-            if isinstance(session.failure, InfrastructureError):
+            if session.failure is not None and not isinstance(session.failure, _POLICY_LIMITS):
                 # The agent went on without the turn; what it made of that is not the policy's doing.
                 raise session.failure
         except TimeoutError:
@@ -202,6 +198,28 @@ class Collector:
         )
         ledger.advance_nowait(rollout_id, RolloutState.FINISHED)
         return await self._judge(trajectory, plan, played.reward)
+
+    def _session(self, plan: GroupPlan, member: int, rollout_id: str, *, deadline: float) -> AnySession:
+        seed = episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member)
+        if isinstance(self._engine, MessageEngine):
+            return MessageSession(
+                id=rollout_id, engine=self._engine, ledger=self._ledger, sampling=plan.sampling, seed=seed,
+                max_turns=self._max_turns, max_tokens=self._max_tokens, deadline=deadline, clock=self._clock,
+            )  # fmt: skip
+        assert self._chat is not None, "an engine that samples tokens has a chat"
+        return Session(
+            id=rollout_id,
+            engine=self._engine,
+            chat=self._chat,
+            ledger=self._ledger,
+            sampling=plan.sampling,
+            seed=seed,
+            order=(plan.position, member),
+            max_context_tokens=self._max_context_tokens,
+            max_turns=self._max_turns,
+            deadline=deadline,
+            clock=self._clock,
+        )
 
     async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | None:
         """Reward and score; None when a judge's own infrastructure failed, or no answer came in time.

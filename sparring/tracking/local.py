@@ -11,6 +11,7 @@ step are replaced.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -113,6 +114,10 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "top_p": turn.sampling.top_p,
         "removed_mass": turn.removed_mass,
         "untrained_reason": turn.untrained_reason,
+        "max_tokens": turn.sampling.max_tokens,
+        "message": turn.message,
+        "num_computed_tokens": turn.num_computed_tokens,
+        "usage": None if turn.usage is None else dataclasses.asdict(turn.usage),
         "seconds": turn.seconds,
     }
 

@@ -138,8 +138,8 @@ class MlflowTracker:
         at = began
         for turn in trajectory.turns:
             numbers: dict[str, Any] = {
-                "prompt_tokens": len(turn.prompt_ids),
-                "sampled_tokens": len(turn.token_ids),
+                "prompt_tokens": turn.num_prompt_tokens,
+                "sampled_tokens": turn.num_sampled_tokens,
                 "policy_version": turn.oldest_version,
                 "stop_reason": str(turn.stop_reason),
             }

@@ -255,6 +255,7 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
     named = {"data": {key: getattr(config.data, key) for key in ("train", "validation", "held_out")}}
     if config.warm_start is not None and config.warm_start.demonstrations != "expert":
         named["warm_start"] = {"demonstrations": config.warm_start.demonstrations}
+    named["engine"] = {"script": config.engine.script}
     return {
         section: {key: source for key, source in keys.items() if source is not None and ":" not in source}
         for section, keys in named.items()
@@ -266,6 +267,7 @@ def _code_files(config: Config, recipe: Path) -> list[Path]:
     sources = [config.environment.target, config.reward.reward, config.reward.scorer, config.model.name]
     sources += [config.data.train, config.data.validation, config.data.held_out]
     sources += [config.warm_start.demonstrations] if config.warm_start else []
+    sources += [config.engine.script]
     modules = {source.partition(":")[0].replace(".", "/") for source in sources if source and ":" in source}
     named = [file for module in modules if (file := recipe.parent / f"{module}.py").is_file()]
     return sorted({*recipe.parent.glob("*.py"), *named})

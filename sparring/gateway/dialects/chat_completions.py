@@ -274,7 +274,7 @@ def _finish_reason(turn: Turn) -> str:
 
 
 def _usage(turns: Sequence[Turn]) -> dict[str, Json]:
-    prompt, completion = len(turns[0].prompt_ids), sum(len(turn.token_ids) for turn in turns)
+    prompt, completion = turns[0].num_prompt_tokens, sum(turn.num_sampled_tokens for turn in turns)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

@@ -312,8 +312,14 @@ def _tool_use_block(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _input(call: Mapping[str, Json]) -> Json:
-    """The arguments of a call; a number that JSON has no word for, such as 1e999, becomes text."""
-    return json.loads(call["function"]["arguments"], parse_constant=str)
+    """The arguments of a call; a number that JSON has no word for, such as 1e999, becomes text. An endpoint behind may send
+    what is no object, which stands as one text then."""
+    arguments = call["function"]["arguments"]
+    try:
+        said = json.loads(arguments, parse_constant=str)
+    except ValueError:
+        said = None
+    return said if isinstance(said, dict) else {"arguments": arguments}
 
 
 def _stop(turn: Turn) -> dict[str, Json]:
@@ -328,4 +334,4 @@ def _stop(turn: Turn) -> dict[str, Json]:
 
 
 def _usage(turn: Turn) -> dict[str, Json]:
-    return {"input_tokens": len(turn.prompt_ids), "output_tokens": len(turn.token_ids)}
+    return {"input_tokens": turn.num_prompt_tokens, "output_tokens": turn.num_sampled_tokens}

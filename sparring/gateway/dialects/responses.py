@@ -434,7 +434,7 @@ def _tool_choice(request: _Request) -> Json:
 
 def _usage(turn: Turn) -> dict[str, Json]:
     """What of the tokens was cached or reasoning is not counted apart."""
-    prompt, answer = len(turn.prompt_ids), len(turn.token_ids)
+    prompt, answer = turn.num_prompt_tokens, turn.num_sampled_tokens
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

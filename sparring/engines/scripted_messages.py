@@ -1,0 +1,94 @@
+"""An engine that answers with messages from a script: dry runs, constant policies, baselines, worlds without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias, final
+
+from sparring.errors import ConstraintError, DataError, SparringError, UsageError
+from sparring.plugins import call
+from sparring.protocols import DeltaCallback
+from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, StopReason
+
+MessageScript: TypeAlias = Callable[[Sequence[Message]], Message | str | Awaitable[Message | str]]
+"""From the messages so far to the assistant's next one, or to its text."""
+
+
+@final
+class ScriptedMessages:
+    """Implements `protocols.MessageEngine` with a function, or with fixed messages.
+
+    Of fixed messages the n-th answers where the assistant speaks for the n-th time; the last one is said from then on.
+
+        engine = ScriptedMessages([tool_call("get", key="b"), "done"], name="constant")
+    """
+
+    def __init__(self, script: MessageScript | Sequence[Message | str], *, name: str) -> None:
+        """`name` is what evaluations show. Raises DataError for an empty list."""
+        if not callable(script) and not script:
+            raise DataError(f"The script {name} holds no message; give one at least.")
+        self._script = script
+        self._name = name
+
+    @property
+    def fingerprint(self) -> str:
+        return f"scripted:{self._name}"
+
+    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
+        """Raises UsageError when the function fails, or says what is no message of the assistant, ConstraintError for a
+        required form, which a script does not heed."""
+        if request.answer_format != AnswerFormat():
+            raise ConstraintError("A script cannot be held to a form of its answers; leave tool_choice and format out.")
+        said = await self._said(request.messages)
+        message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+        if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
+            raise UsageError(
+                f"The script {self._name} said {message!r}; it must say a message of the assistant, or a text."
+            )
+        whole = {**message, "role": "assistant", "content": message.get("content") or ""}
+        if whole.get("tool_calls"):
+            whole["tool_calls"] = [_spelt_out(one) for one in whole["tool_calls"]]
+        if on_delta is not None:
+            on_delta({key: whole[key] for key in ("reasoning_content", "content") if whole.get(key)})
+        return MessageAnswer(message=whole, stop_reason=StopReason.STOP)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _said(self, messages: Sequence[Message]) -> Message | str:
+        if not callable(self._script):
+            num_said = sum(message.get("role") == "assistant" for message in messages)
+            return self._script[min(num_said, len(self._script) - 1)]
+        try:
+            return await call(self._script, list(messages))
+        except SparringError:
+            raise
+        except Exception as error:
+            raise UsageError(f"The script {self._name} raised {error!r}; mend it.") from error
+
+
+def read_script(path: Path) -> list[Message]:
+    """The assistant's messages from a .jsonl file, one a line. Raises DataError naming the line."""
+    if not path.is_file():
+        raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message a line.")
+    messages = []
+    for row, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {row}: {error}; every line must be a message as JSON.") from error
+        if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
+            raise DataError(f"{path}, line {row}: {line[:80]} is no message of the assistant; only those are said.")
+        messages.append(message)
+    return messages
+
+
+def _spelt_out(call: Message) -> Message:
+    """As endpoints spell calls: arguments as JSON text. Without id, since a script says the same one again and again."""
+    arguments = call["function"].get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"type": "function", "function": {**call["function"], "arguments": text}}

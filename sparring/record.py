@@ -1,0 +1,247 @@
+"""`sparring record`: the gateway in front of any endpoint; what passes through it is written as trajectories."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, final
+
+from sparring.chat.messages import canonical_json
+from sparring.engines.openai import UNSET, OpenAIEngine
+from sparring.errors import DataError
+from sparring.gateway.app import create_app
+from sparring.gateway.episode import OpenEpisode
+from sparring.gateway.report import EpisodeReport
+from sparring.gateway.request import ApiError, Asked
+from sparring.gateway.server import Listener
+from sparring.ledger import Ledger, RolloutState
+from sparring.protocols import MessageEngine
+from sparring.sessions import MessageSession
+from sparring.sessions.matching import canonical_history
+from sparring.tracking.encode import encode_line
+from sparring.tracking.local import trajectory_json
+from sparring.types import Message, Outcome, StopReason, Task, Trajectory, Turn
+
+_LONGEST_NAME = 200
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """One recorded episode: its file is `trajectories/recorded-<number>.jsonl`."""
+
+    number: int
+    name: str
+    door: OpenEpisode
+    session: MessageSession
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@final
+class Recording:
+    """A folder that fills while clients play: `manifest.json`, `ledger.sqlite`, `trajectories/recorded-*.jsonl`.
+
+    Implements `gateway.doors.Doors` over episodes that open by themselves. An episode is a name in the path
+    (`/s/NAME/v1`); without a name it is a conversation, found again by its messages. A turn is in the ledger and its
+    conversation in the file before the client gets the answer, so that nothing is lost by a crash.
+    """
+
+    def __init__(
+        self, path: Path, engine: MessageEngine, *, model: str, on_turn: Callable[[int, int], None] | None = None
+    ) -> None:
+        """`on_turn(turns, episodes)` hears the counts after each turn. Raises DataError when `path` holds something."""
+        self._path = path
+        self._engine = engine
+        self._model = model
+        self._on_turn = on_turn
+        self._episodes: dict[str, _Episode] = {}
+        """By the id of their session, in the order they were begun."""
+        self._named: dict[str, _Episode] = {}
+        self._unnamed: list[_Episode] = []
+        self.num_turns = 0
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise DataError(f"{path} exists and is not empty; a recording is never overwritten, so give another --out.")
+        try:
+            (path / "trajectories").mkdir(parents=True)
+        except OSError as error:
+            raise DataError(f"{path} cannot be written: {error}; give another --out.") from error
+        manifest = {
+            "format": 1, "kind": "recording", "created": time.time(), "upstream": engine.fingerprint,
+            "versions": {"sparring": importlib.metadata.version("sparring")},
+        }  # fmt: skip
+        (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+        self._ledger = Ledger(path / "ledger.sqlite")
+
+    @property
+    def model_name(self) -> str:
+        return self._model
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self._episodes)
+
+    def check(self, api_key: str) -> None:
+        """Any key will do, also none."""
+
+    @asynccontextmanager
+    async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
+        if request.seed is not None:
+            raise ApiError(
+                400,
+                "seed cannot be passed on by a recording; leave it out.",
+                code="unsupported_parameter",
+                param="seed",
+            )
+        yield self._episode(request).door
+
+    def report(self, api_key: str) -> EpisodeReport:
+        raise ApiError(401, "A recording takes no reports; judge its trajectories afterwards.", code="invalid_api_key")
+
+    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None:
+        """Keep a turn and the conversations of its episode, on disk when this returns (see `sessions.TurnLog`)."""
+        await self._ledger.record_turn(rollout_id, turn, request_digest=request_digest)
+        await self._write(self._episodes[rollout_id])
+        self.num_turns += 1
+        if self._on_turn is not None:
+            self._on_turn(self.num_turns, self.num_episodes)
+
+    async def close(self) -> None:
+        """End every episode."""
+        for episode in self._episodes.values():
+            episode.session.close()
+            await self._write(episode)
+            await self._ledger.advance(episode.session.id, RolloutState.FINISHED)
+        await asyncio.to_thread(self._ledger.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    def _episode(self, request: Asked) -> _Episode:
+        name = request.episode
+        if name is not None:
+            if len(name) > _LONGEST_NAME:
+                raise ApiError(
+                    400, f"The episode's name has {len(name)} characters, and may have {_LONGEST_NAME}.",
+                    code="invalid_value",
+                )  # fmt: skip
+            if name not in self._named:
+                self._named[name] = self._open(name)
+            return self._named[name]
+        instructions: list[Message] = []
+        if request.instructions is not None:
+            instructions.append({"role": "system", "content": request.instructions})
+        wanted, tools = canonical_history([*instructions, *request.messages]), canonical_json(list(request.tools))
+        # The newest first: of equal conversations the one that is being played.
+        for episode in reversed(self._unnamed):
+            if request.previous is not None:
+                belongs = f"{episode.session.id}-" in request.previous
+            else:
+                belongs = episode.session.continues(wanted, tools)
+            if belongs:
+                return episode
+        self._unnamed.append(self._open(f"conversation-{len(self._unnamed) + 1}"))
+        return self._unnamed[-1]
+
+    def _open(self, name: str) -> _Episode:
+        number = len(self._episodes) + 1
+        session = MessageSession(id=_rollout_id(number, name, 0), engine=self._engine, sampling=UNSET, ledger=self)
+        self._ledger.plan_nowait(session.id, task_id=name, attempt=0, split="recorded")
+        for state in (RolloutState.LEASED, RolloutState.RUNNING):
+            self._ledger.advance_nowait(session.id, state)
+        episode = _Episode(number, name, OpenEpisode(session), session)
+        self._episodes[session.id] = episode
+        return episode
+
+    async def _write(self, episode: _Episode) -> None:
+        async with episode.writing:
+            lines = [encode_line(trajectory_json(one)) for one in _trajectories(episode)]
+            await asyncio.to_thread(_replace, self._path / "trajectories" / f"recorded-{episode.number}.jsonl", lines)
+
+
+def record(
+    upstream: str,
+    model: str,
+    path: Path,
+    *,
+    api_key: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    on_ready: Callable[[str], None] | None = None,
+    on_turn: Callable[[int, int], None] | None = None,
+) -> None:
+    """Record until interrupted. `on_ready(base_url)` is called once the address answers, `on_turn` as in `Recording`.
+
+    Raises DataError when `path` holds something, ServiceError when the address is taken.
+    """
+
+    async def run() -> None:
+        engine = OpenAIEngine(upstream, model, api_key=api_key)
+        try:
+            async with Recording(path, engine, model=model, on_turn=on_turn) as recording:
+                listener = Listener(create_app(recording), host, port)
+                await listener.start()
+                try:
+                    if on_ready is not None:
+                        on_ready(listener.base_url)
+                    await asyncio.Event().wait()
+                finally:
+                    await listener.stop()
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
+
+
+def recording_path(folder: Path) -> Path:
+    """A new place in a folder: recorded-001 and so on."""
+    number = 1
+    while (path := folder / f"recorded-{number:03}").exists():
+        number += 1
+    return path
+
+
+def _rollout_id(number: int, name: str, member: int) -> str:
+    return f"recorded/{number}/{name}/{member}.0"
+
+
+def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
+    """One for each conversation: an episode has several where its client branched off."""
+    session = episode.session
+    turns = {turn.id: turn for turn in session.turns}
+    continued = {turn.parent for turn in turns.values()}
+    for member, last in enumerate(turn for turn in turns.values() if turn.id not in continued):
+        line = [last]
+        while line[0].parent is not None:
+            line.insert(0, turns[line[0].parent])
+        messages, tools = session.conversation(last.id)
+        opening = session.conversation(line[0].id)[0][:-1]
+        yield Trajectory(
+            id=_rollout_id(episode.number, episode.name, member),
+            task=Task(id=episode.name, messages=opening, fields={"tools": tools}),
+            attempt=member,
+            turns=tuple(line),
+            messages=messages,
+            outcome=Outcome.MAX_TOKENS if last.stop_reason is StopReason.LENGTH else Outcome.FINISHED,
+            reward=None,
+            score=None,
+            seconds=sum(turn.seconds for turn in line),
+        )
+
+
+def _replace(path: Path, lines: Iterable[bytes]) -> None:
+    """Write a file so that readers, also after a crash, see the old or the new content."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

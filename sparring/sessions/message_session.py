@@ -1,0 +1,279 @@
+"""The session of a policy that answers in messages: the same door, without tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, final
+
+from sparring.chat.messages import canonical_json
+from sparring.errors import InfrastructureError, SparringError, TokenLimit, TurnLimit
+from sparring.protocols import MessageEngine, TokenCallback
+from sparring.sessions.branching import branch_reason
+from sparring.sessions.matching import CanonicalHistory, canonical_history, canonical_message, request_digest
+from sparring.sessions.seeds import turn_seed
+from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, ToolSchema, Turn
+
+
+class TurnLog(Protocol):
+    """What keeps turns (`sparring.ledger.Ledger`)."""
+
+    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A turn with its request and the conversation that it made, as later requests are compared to them."""
+
+    turn: Turn
+    request: CanonicalHistory
+    history: CanonicalHistory
+    tools: str
+    conversation: tuple[Message, ...]
+
+
+@final
+class MessageSession:
+    """Plays turns for one episode with a `MessageEngine`.
+
+    It does what `sessions.Session` does as far as messages go: a request that continues an earlier turn has it for a
+    parent, any other starts a branch with a reason, every turn is recorded before it is answered. Its turns have no ids
+    and no log-probabilities, so nothing of it can be trained.
+
+        async with MessageSession(id="r0", engine=engine, sampling=Sampling()) as session:
+            message = await session.chat([{"role": "user", "content": "Hello"}])
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        engine: MessageEngine,
+        sampling: Sampling,
+        ledger: TurnLog | None = None,
+        seed: int | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        deadline: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`seed` is the episode's, None asks for none; `max_tokens` can only hold engines that say how many they sampled;
+        the rest as in `sessions.Session`."""
+        self._id = id
+        self._engine = engine
+        self._sampling = sampling
+        self._ledger = ledger
+        self._seed = seed
+        self._max_turns = max_turns
+        self._max_tokens = max_tokens
+        self._deadline = deadline
+        self._clock = clock
+        self._played: list[_Played] = []
+        self._deltas: list[tuple[str, str]] = []
+        """What was told of answers under way: where it belongs, and the text. `on_token` gets the place in this list."""
+        self._num_asked = 0
+        self._num_running = 0
+        self._is_closed = False
+        self._failure: SparringError | None = None
+        self._lost: set[int] = set()
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns so far, by id; without those whose answer got lost on its way and was never asked for again."""
+        turns = [played.turn for played in self._played]
+        continued = {turn.parent for turn in turns}
+        return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation of the last turn, its answer included."""
+        return self._played[-1].conversation if self._played else ()
+
+    def conversation(self, turn_id: int) -> tuple[tuple[Message, ...], tuple[ToolSchema, ...]]:
+        """The messages that led to a turn and its answer, and the tools that were offered."""
+        return self._played[turn_id].conversation, tuple(json.loads(self._played[turn_id].tools))
+
+    @property
+    def sampling(self) -> Sampling:
+        return self._sampling
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def failure(self) -> SparringError | None:
+        """The first failure of a turn, if any: an agent may have swallowed what it was told."""
+        return self._failure
+
+    def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
+        """The message so far, of an answer under way, from what its `on_token` was called with."""
+        texts = {"content": "", "reasoning_content": ""}
+        for place in token_ids:
+            key, text = self._deltas[place]
+            texts[key] += text
+        reasoning = {"reasoning_content": texts["reasoning_content"]} if texts["reasoning_content"] else {}
+        return {"role": "assistant", "content": texts["content"], **reasoning}
+
+    def set_received(self, turn_ids: Sequence[int], *, is_received: bool) -> None:
+        """As `sessions.Session.set_received`."""
+        self._lost = self._lost - set(turn_ids) if is_received else self._lost | set(turn_ids)
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
+        """Play one turn: the assistant's message. Raises as `play` does."""
+        return (await self.play(messages, tools)).message
+
+    async def play(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+        *,
+        sampling: Sampling | None = None,
+        stop_texts: Sequence[str] = (),
+        answer_format: AnswerFormat | None = None,
+        on_token: TokenCallback | None = None,
+    ) -> Turn:
+        """Play one turn, with other sampling than the session's where given, and record it. `on_token` is called for each
+        piece of an answer under way, with a number that `read` understands.
+
+        Raises TurnLimit after `max_turns` turns, InfrastructureError when the session is closed, and what
+        `MessageEngine.answer` raises.
+        """
+        try:
+            return await self._play(
+                messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token
+            )
+        except SparringError as failure:
+            self._failure = self._failure or failure
+            raise
+
+    async def _play(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        sampling: Sampling,
+        stop_texts: tuple[str, ...],
+        answer_format: AnswerFormat | None,
+        on_token: TokenCallback | None,
+    ) -> Turn:
+        if self._is_closed:
+            raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
+        if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
+            raise TurnLimit(
+                f"Session {self._id} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
+            )
+        began = self._clock()
+        wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
+        parent, reason = self._parent(wanted, tools_wanted)
+        request = MessageRequest(
+            session_id=self._id,
+            messages=tuple(messages),
+            tools=tuple(tools),
+            sampling=self._within_budget(sampling),
+            answer_format=answer_format or AnswerFormat(),
+            seed=None if self._seed is None else turn_seed(self._seed, self._num_asked),
+            stop_texts=stop_texts,
+            deadline=self._deadline,
+        )
+        self._num_asked += 1
+
+        def told(delta: Mapping[str, str]) -> None:
+            assert on_token is not None
+            for key, text in delta.items():
+                self._deltas.append((key, text))
+                on_token(len(self._deltas) - 1)
+
+        self._num_running += 1
+        try:
+            answer = await self._engine.answer(request, None if on_token is None else told)
+        except SparringError:
+            raise
+        except Exception as error:
+            raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+        finally:
+            self._num_running -= 1
+        turn = self._turn(parent, reason, request, answer, seconds=self._clock() - began)
+        history = (*wanted, canonical_message(turn.message))
+        self._played.append(_Played(turn, wanted, history, tools_wanted, (*messages, turn.message)))
+        if self._ledger is not None:
+            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
+        return turn
+
+    def _within_budget(self, sampling: Sampling) -> Sampling:
+        """With no more tokens than the episode has left, as far as the engine tells how many it sampled. Raises TokenLimit."""
+        if self._max_tokens is None:
+            return sampling
+        left = self._max_tokens - sum(played.turn.num_sampled_tokens for played in self._played)
+        if left < 1:
+            raise TokenLimit(
+                f"Session {self._id} has sampled its {self._max_tokens} tokens; end the episode, or raise "
+                "rollout.rollout_max_tokens."
+            )
+        return replace(sampling, max_tokens=min(left, sampling.max_tokens))
+
+    def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
+        """Whether a request, both canonical, goes on from a turn of this session, or is one of its requests again."""
+        if self._continued(wanted, tools):
+            return True
+        return any(wanted == played.request and tools == played.tools for played in self._played)
+
+    def close(self) -> None:
+        """Later turns are refused; closing twice is fine."""
+        self._is_closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _parent(self, wanted: CanonicalHistory, tools_wanted: str) -> tuple[int | None, str | None]:
+        """The turn that a request continues, the longest and latest of them, or why it continues none."""
+        if continued := self._continued(wanted, tools_wanted):
+            return max(continued, key=lambda played: (len(played.history), played.turn.id)).turn.id, None
+        played = [(one.request, one.history, one.tools) for one in self._played]
+        return None, branch_reason(wanted, tools_wanted, played)
+
+    def _continued(self, wanted: CanonicalHistory, tools: str) -> list[_Played]:
+        return [
+            played
+            for played in self._played
+            if played.tools == tools and wanted[: len(played.history)] == played.history
+        ]
+
+    def _turn(
+        self, parent: int | None, reason: str | None, request: MessageRequest, answer: MessageAnswer, *, seconds: float
+    ) -> Turn:
+        turn_id, usage = len(self._played), answer.usage
+        return Turn(
+            id=turn_id,
+            parent=parent,
+            branch_reason=reason,
+            prompt_ids=(),
+            token_ids=(),
+            sampled_logprobs=(),
+            versions=((0, 0),),
+            fingerprint=self._engine.fingerprint,
+            stop_reason=answer.stop_reason,
+            sampling=request.sampling,
+            message=_with_call_ids(answer.message, turn_id),
+            num_computed_tokens=0 if usage is None else usage.num_prompt_tokens + usage.num_sampled_tokens,
+            seconds=seconds,
+            usage=usage,
+        )
+
+
+def _with_call_ids(message: Message, turn_id: int) -> Message:
+    """Tool calls under the ids that the engine gave, which it may want to see again; named by place where it gave none."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "id": call.get("id") or f"call_{turn_id}_{index}"} for index, call in enumerate(message["tool_calls"])
+    ]
+    return {**message, "tool_calls": calls}

@@ -1,0 +1,288 @@
+"""An endpoint as the policy: a real gateway on loopback answers, and a small server fails in every way that endpoints do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sparring.chat import ByteTokenizer
+from sparring.engines.openai import UNSET, OpenAIEngine
+from sparring.engines.scripted import ScriptedEngine
+from sparring.errors import (
+    ContextOverflow,
+    DataError,
+    InfrastructureError,
+    PolicyTimeout,
+    ServiceError,
+    SparringError,
+)
+from sparring.gateway import ModelServer
+from sparring.gateway.server import Listener
+from sparring.types import MessageAnswer, MessageRequest, Sampling, StopReason, Usage
+from tests.gateway.builders import CALL, CHAT, TOOL, USER
+
+DONE = {
+    "choices": [{"message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+
+
+def request(**changes: Any) -> MessageRequest:
+    return MessageRequest(
+        **{"session_id": "s", "messages": (USER,), "tools": (), "sampling": Sampling(max_tokens=200), **changes}
+    )
+
+
+class Endpoint:
+    """A server that answers requests in turn with what is scripted; the last answer is given from then on."""
+
+    def __init__(self, *script: Response | Callable[[], Response]) -> None:
+        self._script = script
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
+        self.listener = Listener(app, "127.0.0.1", 0)
+
+    async def _answer(self, request: Request) -> Response:
+        self.bodies.append(await request.json())
+        self.headers.append(request.headers)
+        answer = self._script[min(len(self.bodies), len(self._script)) - 1]
+        return answer() if not isinstance(answer, Response) else answer
+
+
+def asked(
+    endpoint: Endpoint,
+    ask: Callable[[OpenAIEngine], Awaitable[Any]] = lambda engine: engine.answer(request()),
+    **options: Any,
+) -> tuple[Any, list[float]]:
+    """What an engine makes of an endpoint, and the pauses that it made; a SparringError is a result too."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def run() -> Any:
+        await endpoint.listener.start()
+        engine = OpenAIEngine(endpoint.listener.base_url, "m", **{"sleep": sleep, **options})
+        try:
+            return await ask(engine)
+        except SparringError as error:
+            return error
+        finally:
+            await engine.close()
+            await endpoint.listener.stop()
+
+    return asyncio.run(run()), pauses
+
+
+def error(status: int, message: str, *, headers: Any = None, **fields: Any) -> Response:
+    return JSONResponse({"error": {"message": message, **fields}}, status, headers)
+
+
+def streamed(*chunks: Any) -> Callable[[], Response]:
+    lines = [f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n" for chunk in chunks]
+    return lambda: StreamingResponse(iter(lines), media_type="text/event-stream")
+
+
+def delta(finish: str | None = None, **delta: Any) -> Any:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: bool) -> None:
+    deltas: list[Any] = []
+
+    said = f"Größe:\n{CALL}"
+
+    async def run() -> MessageAnswer:
+        engine = ScriptedEngine([said], encode=ByteTokenizer().encode)
+        served = ModelServer(engine=engine, chat=CHAT, model_name="m", sampling=Sampling(max_tokens=200))
+        async with served:
+            client = OpenAIEngine(served.base_url, "m")
+            answer = await client.answer(request(tools=(TOOL,)), deltas.append if streams else None)
+            await client.close()
+        sampled = engine.requests[0]
+        assert sampled.sampling == Sampling(max_tokens=200)
+        assert answer.usage == Usage(
+            num_prompt_tokens=len(sampled.prompt_ids), num_sampled_tokens=len(said.encode()) + 1
+        )
+        return answer
+
+    answer = asyncio.run(run())
+    call = answer.message["tool_calls"][0]
+    assert (answer.message["content"], answer.stop_reason) == ("Größe:", StopReason.STOP)
+    assert (call["id"], call["function"]) == ("call_0_0", {"name": "get", "arguments": '{"key": "b"}'})
+    assert "".join(one["content"] for one in deltas) == ("Größe:" if streams else "")
+
+
+def test_sampling_tools_stops_and_seed_are_sent_and_the_key_only_as_bearer() -> None:
+    endpoint = Endpoint(JSONResponse(DONE))
+    sent = request(
+        messages=(USER, {"role": "assistant", "content": "", "malformed_tool_calls": [], "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "get", "arguments": {"key": "b"}}}]}),
+        tools=(TOOL,), sampling=Sampling(temperature=0.0, top_p=0.5, max_tokens=7), seed=5 << 32, stop_texts=("x",),
+    )  # fmt: skip
+    answer, _ = asked(endpoint, lambda engine: engine.answer(sent), api_key="sk-secret")
+    assert answer.usage == Usage(num_prompt_tokens=3, num_sampled_tokens=1)
+    call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": '{"key":"b"}'}}
+    assert endpoint.bodies == [{
+        "model": "m", "messages": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": [TOOL],
+        "temperature": 0.0, "top_p": 0.5, "max_tokens": 7, "seed": 5, "stop": ["x"],
+    }]  # fmt: skip
+    assert endpoint.headers[0]["authorization"] == "Bearer sk-secret"
+
+
+def test_what_is_left_to_the_endpoint_is_not_sent() -> None:
+    endpoint = Endpoint(JSONResponse(DONE))
+    asked(endpoint, lambda engine: engine.answer(request(sampling=UNSET)))
+    assert endpoint.bodies == [{"model": "m", "messages": [USER]}]
+
+
+def test_a_model_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on() -> None:
+    endpoint = Endpoint(
+        error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."), JSONResponse(DONE)
+    )
+
+    async def twice(engine: OpenAIEngine) -> Any:
+        await engine.answer(request())
+        return await engine.answer(request())
+
+    asked(endpoint, twice)
+    limits = [[name for name in body if name.startswith("max")] for body in endpoint.bodies]
+    assert limits == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
+
+
+def test_what_passes_is_asked_again_after_the_pause_that_the_endpoint_wants_or_a_longer_one_each_time() -> None:
+    endpoint = Endpoint(
+        error(429, "slow down", headers={"retry-after": "7"}),
+        error(503, "busy", headers={"retry-after-ms": "250"}),
+        error(500, "oops"),
+        error(502, "oops"),
+        Response("<html>", 200),
+        JSONResponse(DONE),
+    )
+    answer, pauses = asked(endpoint)
+    assert answer.message["content"] == "done"
+    assert pauses[:2] == [7.0, 0.25]
+    assert 1.5 <= pauses[2] <= 2.0 < 3.0 <= pauses[3] <= 4.0
+    assert len(pauses) == 5
+
+
+def test_an_endpoint_that_never_answers_is_infrastructure_and_not_the_policy() -> None:
+    endpoint = Endpoint(error(503, "busy"))
+    failure, pauses = asked(endpoint, max_retries=2)
+    assert isinstance(failure, InfrastructureError)
+    assert "busy" in str(failure)
+    assert len(pauses) == 2
+    told, pauses = asked(Endpoint(error(503, "a turn failed", headers={"x-should-retry": "false"})))
+    assert isinstance(told, InfrastructureError)
+    assert pauses == []
+
+    async def nobody_there() -> None:
+        engine = OpenAIEngine("http://127.0.0.1:1/v1", "m", max_retries=0)
+        with pytest.raises(InfrastructureError, match="ConnectError"):
+            await engine.answer(request())
+
+    asyncio.run(nobody_there())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (error(400, "too long", code="context_length_exceeded"), ContextOverflow),
+        (error(400, "This model's maximum context length is 100 tokens."), ContextOverflow),
+        (error(400, "temperature is not supported with this model"), DataError),
+        (error(422, "no such role"), DataError),
+        (error(401, "Incorrect API key: sk-secret", code="invalid_api_key"), ServiceError),
+        (error(404, "no such model"), ServiceError),
+        (error(429, "You exceeded your quota", code="insufficient_quota"), ServiceError),
+        (Response(status_code=307), ServiceError),
+    ],
+)
+def test_refusals_are_told_apart_and_not_repeated_and_never_show_the_key(
+    answer: Response, kind: type[Exception]
+) -> None:
+    endpoint = Endpoint(answer)
+    failure, pauses = asked(endpoint, api_key="sk-secret")
+    assert type(failure) is kind
+    assert "sk-secret" not in str(failure)
+    assert (len(endpoint.bodies), pauses) == (1, [])
+
+
+def slow() -> Response:
+    async def body() -> Any:
+        await asyncio.sleep(5)
+        yield b"{}"
+
+    return StreamingResponse(body(), media_type="application/json")
+
+
+def test_past_the_deadline_a_slow_answer_is_the_policys_and_an_overloaded_endpoint_is_not() -> None:
+    soon: Callable[[], MessageRequest] = lambda: request(deadline=time.monotonic() + 0.3)  # noqa: E731
+    late, _ = asked(Endpoint(slow), lambda engine: engine.answer(soon()))
+    assert isinstance(late, PolicyTimeout)
+    overloaded = Endpoint(error(429, "slow down", headers={"retry-after": "60"}))
+    failure, _ = asked(overloaded, lambda engine: engine.answer(soon()), sleep=asyncio.sleep)
+    assert isinstance(failure, InfrastructureError)
+
+    async def two(engine: OpenAIEngine) -> Sequence[Any]:
+        return await asyncio.gather(
+            engine.answer(request()), engine.answer(request(deadline=time.monotonic() + 0.1)), return_exceptions=True
+        )
+
+    def late_answer() -> Response:
+        time.sleep(0.3)
+        return JSONResponse(DONE)
+
+    results, _ = asked(Endpoint(late_answer), two, max_concurrency=1)
+    assert [type(result) for result in results] == [MessageAnswer, InfrastructureError]
+
+
+def test_a_streamed_answer_is_put_together_from_its_pieces() -> None:
+    heard: list[Any] = []
+    endpoint = Endpoint(
+        streamed(
+            delta(role="assistant", content=""),
+            delta(reasoning="hm"),
+            delta(content="He"),
+            delta(content="llo"),
+            delta(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "get", "arguments": '{"k'}}]),
+            delta(tool_calls=[{"index": 0, "function": {"arguments": 'ey": 1}'}}]),
+            delta(tool_calls=[{"index": 1, "id": "c2", "function": {"name": "put", "arguments": ""}}]),
+            delta("length"),
+            {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
+            "[DONE]",
+        )
+    )
+    answer, _ = asked(endpoint, lambda engine: engine.answer(request(), heard.append))
+    assert heard == [{"reasoning_content": "hm"}, {"content": "He"}, {"content": "llo"}]
+    calls = [
+        (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in answer.message["tool_calls"]
+    ]
+    assert calls == [("c1", "get", '{"key": 1}'), ("c2", "put", "")]
+    assert (answer.message["content"], answer.message["reasoning_content"]) == ("Hello", "hm")
+    assert (answer.stop_reason, answer.usage) == (StopReason.LENGTH, Usage(num_prompt_tokens=9, num_sampled_tokens=4))
+    assert endpoint.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+def test_a_stream_that_breaks_is_asked_again_only_while_nobody_has_seen_any_of_it() -> None:
+    whole = streamed(delta("stop", content="done"))
+    answer, pauses = asked(
+        Endpoint(streamed({"error": {"message": "busy"}}), streamed(delta(role="assistant")), whole),
+        lambda engine: engine.answer(request(), lambda _: None),
+    )
+    assert (answer.message["content"], len(pauses)) == ("done", 2)
+    broken, pauses = asked(
+        Endpoint(streamed(delta(content="do")), whole), lambda engine: engine.answer(request(), lambda _: None)
+    )
+    assert isinstance(broken, InfrastructureError)
+    assert pauses == []

@@ -1,0 +1,68 @@
+"""A script as the policy: fixed messages in order, or a function of the messages so far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparring.engines.scripted_messages import ScriptedMessages, read_script
+from sparring.environments import tool_call
+from sparring.errors import DataError, UsageError
+from sparring.types import Message, MessageAnswer, MessageRequest, Sampling
+
+USER = {"role": "user", "content": "find b"}
+
+
+def answer(engine: ScriptedMessages, *messages: Message, **options: Any) -> MessageAnswer:
+    request = MessageRequest(session_id="s", messages=(USER, *messages), tools=(), sampling=Sampling())
+    return asyncio.run(engine.answer(request, **options))
+
+
+def test_fixed_messages_answer_by_how_often_the_assistant_spoke_and_the_last_one_stays() -> None:
+    engine = ScriptedMessages([tool_call("get", key="b"), "done"], name="constant")
+    first = answer(engine).message
+    assert first["tool_calls"] == [{"type": "function", "function": {"name": "get", "arguments": '{"key": "b"}'}}]
+    assert [answer(engine, *[first] * said).message["content"] for said in (1, 2, 3)] == ["done"] * 3
+    assert engine.fingerprint == "scripted:constant"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_sees_the_messages_so_far(is_async: bool) -> None:
+    def say(messages: Sequence[Message]) -> str:
+        return f"{len(messages)}: {messages[0]['content']}"
+
+    async def say_later(messages: Sequence[Message]) -> str:
+        return say(messages)
+
+    heard: list[Any] = []
+    engine = ScriptedMessages(say_later if is_async else say, name="mine:say")
+    assert answer(engine, on_delta=heard.append).message == {"role": "assistant", "content": "1: find b"}
+    assert heard == [{"content": "1: find b"}]
+
+
+def test_a_script_that_fails_or_speaks_for_others_is_named() -> None:
+    def broken(_messages: Sequence[Message]) -> str:
+        raise KeyError("b")
+
+    with pytest.raises(UsageError, match="mine:broken raised KeyError"):
+        answer(ScriptedMessages(broken, name="mine:broken"))
+    with pytest.raises(UsageError, match="must say a message of the assistant"):
+        answer(ScriptedMessages(lambda _: {"role": "user", "content": "I"}, name="mine"))
+
+
+def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text('{"content": "a"}\n\n{"role": "assistant", "content": "b"}\n', "utf-8")
+    assert [message["content"] for message in read_script(path)] == ["a", "b"]
+    for line, problem in {"{": "line 2", '{"role": "user"}': "only those are said", "[]": "only those"}.items():
+        path.write_text(f'{{"content": "a"}}\n{line}\n', "utf-8")
+        with pytest.raises(DataError, match=problem):
+            read_script(path)
+    with pytest.raises(DataError, match="does not exist"):
+        read_script(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="holds no message"):
+        ScriptedMessages([], name="empty")

@@ -1,0 +1,69 @@
+"""An expert of pointer chase that reads messages only, and endpoints on loopback that run beside the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sparring.engines.scripted_messages import ScriptedMessages
+from sparring.gateway.app import create_app
+from sparring.gateway.server import Listener
+from sparring.record import Recording
+from sparring.types import Message
+
+EXPERT = '''
+def act(messages):
+    """Follow the links as often as the user says, then name the key."""
+    _, key, hops = next(one["content"] for one in messages if one["role"] == "user").rstrip("?").split()
+    results = [one["content"] for one in messages if one["role"] == "tool"]
+    here = results[-1] if results else key
+    if len(results) == int(hops):
+        return f"ans {here}"
+    return {"tool_calls": [{"function": {"name": "get", "arguments": {"key": here}}}]}
+'''
+
+
+def act(messages: Sequence[Message]) -> Any:
+    scope: dict[str, Any] = {}
+    exec(EXPERT, scope)
+    return scope["act"](messages)
+
+
+@contextmanager
+def beside(start: Any) -> Iterator[Any]:
+    """What the coroutine function `start` gives, on a loop and thread of its own; then what it gives is stopped."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        served = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+        yield served
+        asyncio.run_coroutine_threadsafe(served.stop(), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+class ExpertEndpoint:
+    """The gateway over the expert, on a free port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._recording = Recording(folder, ScriptedMessages(act, name="expert"), model="expert")
+        self._listener = Listener(create_app(self._recording), "127.0.0.1", 0)
+
+    async def start(self) -> ExpertEndpoint:
+        await self._listener.start()
+        return self
+
+    async def stop(self) -> None:
+        await self._listener.stop()
+        await self._recording.close()
+
+    @property
+    def base_url(self) -> str:
+        return self._listener.base_url

@@ -1,0 +1,128 @@
+"""Sessions without tokens: turns form the same tree, nothing of them is trained, and any client can play through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from sparring.engines.scripted_messages import ScriptedMessages
+from sparring.environments import tool_call
+from sparring.errors import InfrastructureError, TurnLimit
+from sparring.gateway import Gateway
+from sparring.ledger import Ledger, RolloutState
+from sparring.sessions import MessageSession
+from sparring.types import Message, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
+from tests.gateway.builders import TOOL, USER
+
+
+def session(*script: Message | str, **options: Any) -> MessageSession:
+    engine = ScriptedMessages(script, name="script")
+    return MessageSession(id="episode", engine=engine, sampling=Sampling(max_tokens=200), **options)
+
+
+def test_turns_have_messages_parents_and_reasons_and_no_ids() -> None:
+    door = session(tool_call("get", key="b"), "done", "done")
+
+    async def play() -> None:
+        call = await door.chat([USER], [TOOL])
+        result = {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "f"}
+        # Clients write arguments anew and leave empty content out.
+        again = {"role": "assistant", "tool_calls": [
+            {"id": "call_0_0", "function": {"name": "get", "arguments": '{"key":"b"}'}}]}  # fmt: skip
+        await door.chat([USER, again, result], [TOOL])
+        await door.chat([USER, again, {**result, "content": "g"}], [TOOL])
+        await door.chat([{"role": "user", "content": "another"}])
+
+    asyncio.run(play())
+    assert [turn.parent for turn in door.turns] == [None, 0, 0, None]
+    assert [turn.branch_reason for turn in door.turns] == [None, None, None, "side_request"]
+    assert door.turns[0].message["tool_calls"][0]["id"] == "call_0_0"
+    assert {turn.token_ids + turn.prompt_ids + turn.sampled_logprobs for turn in door.turns} == {()}
+    assert {turn.fingerprint for turn in door.turns} == {"scripted:script"}
+    assert not any(turn.is_trained for turn in door.turns)
+    messages, tools = door.conversation(1)
+    assert ([message["role"] for message in messages], tools) == (["user", "assistant", "tool", "assistant"], (TOOL,))
+
+
+def test_turns_are_in_the_ledger_which_finds_nothing_wrong_with_them() -> None:
+    async def play() -> None:
+        with Ledger() as ledger:
+            ledger.plan_nowait("episode", task_id="t", attempt=0, split="held_out")
+            ledger.advance_nowait("episode", RolloutState.LEASED)
+            ledger.advance_nowait("episode", RolloutState.RUNNING)
+            async with session("one", "two", ledger=ledger) as door:
+                said = await door.chat([USER])
+                await door.chat([USER, said, USER])
+            assert [turn.message["content"] for turn in ledger.load_turns("episode")] == ["one", "two"]
+            assert ledger.load_turns("episode") == door.turns
+            assert ledger.verify() == []
+
+    asyncio.run(play())
+
+
+def test_limits_and_failures_are_those_of_any_session() -> None:
+    async def play() -> None:
+        async with session("one", max_turns=1) as door:
+            await door.chat([USER])
+            with pytest.raises(TurnLimit, match=r"agent\.max_turns"):
+                await door.chat([USER])
+        with pytest.raises(InfrastructureError, match="closed"):
+            await door.chat([USER])
+        assert isinstance(door.failure, TurnLimit)
+
+        class Broken:
+            fingerprint = "broken"
+
+            async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+                raise OSError("no disk")
+
+            async def close(self) -> None: ...
+
+        with pytest.raises(InfrastructureError, match="no disk"):
+            await MessageSession(id="s", engine=Broken(), sampling=Sampling()).chat([USER])
+
+    asyncio.run(play())
+
+
+class Streams:
+    """Says its words one by one, with counts."""
+
+    fingerprint = "streams"
+
+    async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        message = {"role": "assistant", "content": "one two", "reasoning_content": "hm"}
+        if on_delta is not None:
+            for one in ({"reasoning_content": "hm"}, {"content": "one "}, {"content": "two"}):
+                on_delta(one)
+                await asyncio.sleep(0.01)
+        return MessageAnswer(
+            message=message, stop_reason=StopReason.STOP, usage=Usage(num_prompt_tokens=5, num_sampled_tokens=2)
+        )
+
+    async def close(self) -> None: ...
+
+
+def test_a_stream_reaches_clients_of_the_gateway_piece_by_piece_with_the_endpoints_counts() -> None:
+    async def play() -> None:
+        async with Gateway() as gateway, MessageSession(id="s", engine=Streams(), sampling=Sampling()) as door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=60) as client:
+                stream = await client.chat.completions.create(
+                    model="any", messages=[USER], stream=True, stream_options={"include_usage": True}
+                )
+                chunks = [chunk async for chunk in stream]
+                whole = await client.chat.completions.create(model="any", messages=[USER])
+                with pytest.raises(openai.BadRequestError, match="logprobs"):
+                    await client.chat.completions.create(model="any", messages=[USER], logprobs=True)
+        texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+        assert [text for text in texts if text] == ["one", " two"]
+        usages = [chunk.usage for chunk in chunks if chunk.usage]
+        assert [(usage.prompt_tokens, usage.completion_tokens) for usage in usages] == [(5, 2)]
+        assert whole.usage is not None
+        assert whole.usage.total_tokens == 7
+        assert [turn.branch_reason for turn in door.turns] == [None, "repeated"]
+
+    asyncio.run(play())
