@@ -79,10 +79,13 @@ async def _played(
     if asked.instructions is not None:
         instructions.append({"role": "system", "content": asked.instructions})
 
+    # Only a session without one of its own is asked with a seed (`Doors.enter`).
+    seed = {"seed": asked.seed} if isinstance(session, MessageSession) else {}
+
     def play(index: int) -> Coroutine[Any, Any, Turn]:
         return session.play(
             [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
-            on_token=(lambda token: on_token(index, token)) if asked.stream else None,
+            on_token=(lambda token: on_token(index, token)) if asked.stream else None, **seed,
         )  # fmt: skip
 
     if asked.num_answers == 1:
