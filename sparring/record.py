@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import json
 import os
 import time
@@ -71,10 +70,7 @@ class Recording:
             (path / "trajectories").mkdir(parents=True)
         except OSError as error:
             raise DataError(f"{path} cannot be written: {error}; give another --out.") from error
-        manifest = {
-            "format": 1, "kind": "recording", "created": time.time(), "upstream": engine.fingerprint,
-            "versions": {"sparring": importlib.metadata.version("sparring")},
-        }  # fmt: skip
+        manifest = {"format": 1, "kind": "recording", "created": time.time(), "upstream": engine.fingerprint}
         (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
         self._ledger = Ledger(path / "ledger.sqlite")
 
@@ -91,13 +87,6 @@ class Recording:
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
-        if request.seed is not None:
-            raise ApiError(
-                400,
-                "seed cannot be passed on by a recording; leave it out.",
-                code="unsupported_parameter",
-                param="seed",
-            )
         yield self._episode(request).door
 
     def report(self, api_key: str) -> EpisodeReport:

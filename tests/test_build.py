@@ -2,13 +2,14 @@
 
 import asyncio
 import itertools
+import json
 from pathlib import Path
 
 import pytest
 
-from sparring.build import build, build_scheduler, load_algorithm, load_curriculum
+from sparring.build import build, build_scheduler, demonstrations, load_algorithm, load_curriculum
 from sparring.config import Config, load_config
-from sparring.errors import UsageError
+from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
@@ -31,6 +32,32 @@ def test_the_bound_on_staleness_counts_from_the_step_that_a_run_is_resumed_at() 
             return len(batch), scheduler.num_stale
 
     assert asyncio.run(main()) == (0, 1)
+
+
+def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_its_own_tools(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
+    tool = {"type": "function", "function": {"name": "peek", "parameters": {"type": "object", "properties": {}}}}
+    (tmp_path / "own.jsonl").write_text(json.dumps({"messages": said}) + "\n", "utf-8")
+    (tmp_path / "none.jsonl").write_text('{"messages": "none"}\n', "utf-8")
+    folder = tmp_path / "taped" / "trajectories"
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        row = {"messages": said, "task": {"fields": {"tools": [tool]}}}
+        (folder / f"recorded-{number}.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+    (folder / "held_out-1.jsonl").write_text(json.dumps({"messages": said}) + "\n", "utf-8")
+
+    with Ledger() as ledger:
+        parts = build(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
+        (own,) = demonstrations(parts, 9, str(tmp_path / "own.jsonl"))
+        taped = demonstrations(parts, 9, str(tmp_path / "taped"))
+        for source, problem in {"none.jsonl": "line 1", "nowhere": "does not exist", "": "sparring record"}.items():
+            with pytest.raises(DataError, match=problem):
+                demonstrations(parts, 9, str(tmp_path / source))
+        asyncio.run(parts.engine.close())
+    # The recipe's tools stand in its prompt; a recording's are described where they were offered.
+    assert "peek" not in parts.chat.decode(own[0])
+    assert ["peek" in parts.chat.decode(ids) for ids, _ in taped] == [True, True]
+    assert {sum(mask) for _, mask in (own, *taped)} == {sum(own[1])}
 
 
 MINE = """

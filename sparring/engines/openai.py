@@ -163,7 +163,7 @@ class OpenAIEngine:
         if request.sampling.max_tokens < UNSET.max_tokens:
             body[self._token_limit] = request.sampling.max_tokens
         if request.seed is not None:
-            body["seed"] = request.seed >> 32  # endpoints differ in how many bits they take; all take 31
+            body["seed"] = request.seed
         if request.stop_texts:
             body["stop"] = list(request.stop_texts)
         body |= _form(request)

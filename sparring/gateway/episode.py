@@ -94,11 +94,15 @@ async def _played(
     if asked.instructions is not None:
         instructions.append({"role": "system", "content": asked.instructions})
 
+    # Only a session without one of its own is asked with a seed (`Doors.enter`).
+    seed = {"seed": asked.seed} if isinstance(session, MessageSession) else {}
+
     async def play(index: int) -> Turn:
         try:
             return await session.play(
                 [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
                 answer_format=asked.answer_format, on_token=(lambda token: on_token(index, token)) if asked.stream else None,
+                **seed,
             )  # fmt: skip
         except ConstraintError as refusal:
             raise asked.refused(refusal) from refusal

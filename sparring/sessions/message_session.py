@@ -138,16 +138,17 @@ class MessageSession:
         stop_texts: Sequence[str] = (),
         answer_format: AnswerFormat | None = None,
         on_token: TokenCallback | None = None,
+        seed: int | None = None,
     ) -> Turn:
-        """Play one turn, with other sampling than the session's where given, and record it. `on_token` is called for each
-        piece of an answer under way, with a number that `read` understands.
+        """Play one turn, with other sampling and another seed than the session's where given, and record it. `on_token` is
+        called for each piece of an answer under way, with a number that `read` understands.
 
         Raises TurnLimit after `max_turns` turns, InfrastructureError when the session is closed, and what
         `MessageEngine.answer` raises.
         """
         try:
             return await self._play(
-                messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token
+                messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token, seed
             )
         except SparringError as failure:
             self._failure = self._failure or failure
@@ -161,6 +162,7 @@ class MessageSession:
         stop_texts: tuple[str, ...],
         answer_format: AnswerFormat | None,
         on_token: TokenCallback | None,
+        seed: int | None,
     ) -> Turn:
         if self._is_closed:
             raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
@@ -171,13 +173,16 @@ class MessageSession:
         began = self._clock()
         wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
         parent, reason = self._parent(wanted, tools_wanted)
+        if seed is None and self._seed is not None:
+            # Engines differ in how many bits they take; all take 31.
+            seed = turn_seed(self._seed, self._num_asked) >> 32
         request = MessageRequest(
             session_id=self._id,
             messages=tuple(messages),
             tools=tuple(tools),
             sampling=self._within_budget(sampling),
             answer_format=answer_format or AnswerFormat(),
-            seed=None if self._seed is None else turn_seed(self._seed, self._num_asked),
+            seed=seed,
             stop_texts=stop_texts,
             deadline=self._deadline,
         )

@@ -129,7 +129,7 @@ def test_sampling_tools_stops_and_seed_are_sent_and_the_key_only_as_bearer() -> 
     sent = request(
         messages=(USER, {"role": "assistant", "content": "", "malformed_tool_calls": [], "tool_calls": [
             {"id": "c", "type": "function", "function": {"name": "get", "arguments": {"key": "b"}}}]}),
-        tools=(TOOL,), sampling=Sampling(temperature=0.0, top_p=0.5, max_tokens=7), seed=5 << 32, stop_texts=("x",),
+        tools=(TOOL,), sampling=Sampling(temperature=0.0, top_p=0.5, max_tokens=7), seed=5, stop_texts=("x",),
     )  # fmt: skip
     answer, _ = asked(endpoint, lambda engine: engine.answer(sent), api_key="sk-secret")
     assert answer.usage == Usage(num_prompt_tokens=3, num_sampled_tokens=1)
