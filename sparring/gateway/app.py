@@ -21,6 +21,7 @@ from sparring.errors import SparringError
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.dialects import DIALECTS, ChatCompletions
 from sparring.gateway.doors import Doors
+from sparring.gateway.openapi import openapi
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
@@ -81,6 +82,9 @@ def create_app(
         model = {"id": doors.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
         return JSONResponse({"object": "list", "data": [model]})
 
+    async def document(_request: Request) -> Response:
+        return JSONResponse(openapi(takes_seed=doors.takes_seed))
+
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -91,6 +95,7 @@ def create_app(
         *(Route(path, played(dialect, AwsError), methods=["POST"]) for path, dialect in SAMPLES.items()),
         *(Route(path, reported(route), methods=["POST"]) for path, route in REPORTS.items()),
         Route("/v1/models", _answered(models, ChatCompletions()), methods=["GET"]),
+        Route("/openapi.json", _answered(document, ChatCompletions()), methods=["GET"]),
         Route("/health", _answered(health, ChatCompletions()), methods=["GET"]),
     ]
     return Starlette(

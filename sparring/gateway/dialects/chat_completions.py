@@ -7,13 +7,23 @@ A field that would change what is sampled and that we cannot honor is refused wi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Literal, NotRequired, final
+from typing import Annotated, Literal, NotRequired, TypeAlias, final
 
 import pydantic
 from typing_extensions import TypedDict
 
 from sparring.gateway.dialects.events import unnamed_event
-from sparring.gateway.dialects.validation import LENIENT, Lenient, Parameters, StopText, Strict, validated
+from sparring.gateway.dialects.validation import (
+    LENIENT,
+    WHOLE,
+    Count,
+    Lenient,
+    Parameters,
+    StopText,
+    Strict,
+    request_schema,
+    validated,
+)
 from sparring.gateway.request import ApiError, Asked, Begin, Call, End, Head, Part, Reasoning, Text
 from sparring.types import Json, Message, StopReason, ToolSchema, Turn
 
@@ -82,6 +92,9 @@ class _Tool(TypedDict):
     function: _ToolFunction
 
 
+_Stop: TypeAlias = Annotated[list[StopText], pydantic.Field(max_length=16)]
+
+
 class _StreamOptions(Lenient):
     include_usage: bool = False
 
@@ -94,16 +107,16 @@ class _Request(Strict):
     tools: list[_Tool] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: int | None = pydantic.Field(default=None, ge=1)
-    max_completion_tokens: int | None = pydantic.Field(default=None, ge=1)
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
-    seed: int | None = None
-    n: int | None = pydantic.Field(default=None, ge=1, le=64)
-    stop: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
+    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), WHOLE] | None = None
+    n: Annotated[int, pydantic.Field(ge=1, le=64), WHOLE] | None = None
+    stop: _Stop | None = None
     logprobs: bool | None = None
 
-    @pydantic.field_validator("stop", mode="before")
+    @pydantic.field_validator("stop", mode="before", json_schema_input_type=_Stop | StopText | None)
     @classmethod
     def _listed(cls, stop: Json) -> Json:
         return [stop] if isinstance(stop, str) else stop
@@ -131,6 +144,9 @@ class ChatCompletions:
             stream=bool(request.stream),
             request=request,
         )
+
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        return request_schema(_Request, prefix, only=_ONLY, inert=_INERT)
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         choices = [

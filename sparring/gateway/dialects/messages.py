@@ -14,7 +14,7 @@ import pydantic
 
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
-from sparring.gateway.dialects.validation import Lenient, Parameters, StopText, Strict, validated
+from sparring.gateway.dialects.validation import Count, Lenient, Parameters, StopText, Strict, request_schema, validated
 from sparring.gateway.request import ApiError, Asked, Begin, End, Head, Part, Text
 from sparring.types import Json, Message, StopReason, Turn
 
@@ -130,8 +130,8 @@ class _Request(Strict):
     """What we read of a request."""
 
     model: str
-    max_tokens: int = pydantic.Field(ge=1)
-    messages: list[_AnyMessage] = pydantic.Field(min_length=1)
+    max_tokens: Count
+    messages: list[_AnyMessage] = pydantic.Field(min_length=1, description="The last is the user's.")
     system: str | list[_TextBlock] | None = None
     tools: list[_Tool] | None = None
     stop_sequences: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
@@ -173,6 +173,9 @@ class Messages:
             stop=tuple(request.stop_sequences or ()),
             stream=bool(request.stream),
         )
+
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        return request_schema(_Request, prefix, only=_ONLY, inert=_INERT)
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         turn = turns[0]

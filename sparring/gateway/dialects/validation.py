@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import pydantic
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -39,8 +39,27 @@ def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters)]
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "properties": {"type": "object", "additionalProperties": {"type": "object"}},
+        "required": {"type": "array", "items": {"type": "string"}},
+    },
+}
+"""What `_parameters` checks."""
+
+Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pydantic.WithJsonSchema(_PARAMETERS)]
 """A tool's JSON schema, as far as prompts are rendered from it."""
+
+def _whole(number: Json) -> Json:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+WHOLE = pydantic.BeforeValidator(_whole)
+"""Makes an int take 2.0, which in JSON is a whole number too."""
+
+Count: TypeAlias = Annotated[int, pydantic.Field(ge=1, lt=2**63), WHOLE]
+"""Beyond 64 bits our parser of JSON gives floats, which are not exact."""
 
 StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 
@@ -72,6 +91,24 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
         where = ".".join(_path(body, problem))
         code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
         raise ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where) from error
+
+
+def request_schema(
+    model: type[pydantic.BaseModel], prefix: str, *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]
+) -> dict[str, Json]:
+    """The JSON schema of what `validated` takes. What it is made of is in `$defs`, where OpenAPI has its components, each
+    with its own name behind `prefix`."""
+    schema = body_schema(model, prefix)
+    schema["properties"] |= {field: {"enum": list(allowed)} for field, allowed in only.items()}
+    schema["properties"] |= {field: {"description": "Not read."} for field in sorted(inert)}
+    return schema
+
+
+def body_schema(model: type[pydantic.BaseModel], prefix: str) -> dict[str, Json]:
+    """The JSON schema of a body that is checked by its model alone; definitions as `request_schema` has them."""
+    schema = model.model_json_schema(ref_template=f"#/components/schemas/{prefix}{{model}}")
+    definitions = {f"{prefix}{name}": definition for name, definition in schema.pop("$defs", {}).items()}
+    return {**schema, "$defs": definitions}
 
 
 def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
