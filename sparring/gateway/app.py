@@ -32,6 +32,10 @@ _logger = logging.getLogger(__name__)
 
 _MAX_DEPTH = 200
 
+_MEDIA_TYPES = ("application/json", "application/octet-stream")
+"""Of bodies; the second is how AWS's clients name a body that is passed through. What a page in a browser may send to any
+server without asking it, such as text/plain, is not among them."""
+
 Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
 
 
@@ -195,10 +199,15 @@ def _api_error(failure: Exception) -> ApiError:
     return ApiError(500, f"The server failed: {type(failure).__name__}. See its log.", code="internal_error")
 
 
-async def _unknown_route(_request: Request, failure: Exception) -> Response:
+async def _unknown_route(request: Request, failure: Exception) -> Response:
     assert isinstance(failure, HTTPException)
-    error = ApiError(failure.status_code, f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health.")
-    return JSONResponse(ChatCompletions().error(error), status_code=failure.status_code, headers=failure.headers)
+    message = f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health; /openapi.json has them all."
+    error, path = ApiError(failure.status_code, message), request.url.path
+    path = path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
+    dialect = {**DIALECTS, **SAMPLES, **REPORTS}.get(path, ChatCompletions())
+    told = AwsError(error) if path in SAMPLES else REPORTS[path].told(error) if path in REPORTS else error
+    headers = {**told.headers, **(failure.headers or {})}
+    return JSONResponse(dialect.error(told), status_code=failure.status_code, headers=headers)
 
 
 def _opening_key(request: Request, doors: Doors) -> str:
@@ -219,6 +228,12 @@ def _opening_key(request: Request, doors: Doors) -> str:
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
+    media_type = request.headers.get("content-type", _MEDIA_TYPES[0]).partition(";")[0].strip().lower()
+    if media_type not in _MEDIA_TYPES:
+        raise ApiError(
+            415, f"content-type: {media_type[:80]!r} is not read here; send application/json.",
+            code="unsupported_media_type", param="content-type",
+        )  # fmt: skip
     body = bytearray()
     async for part in request.stream():
         body.extend(part)

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_pascal
 
 from sparring.errors import RewardError
 from sparring.gateway.dialects import ChatCompletions
-from sparring.gateway.dialects.validation import body_schema
+from sparring.gateway.dialects.validation import body_schema, refusal
 from sparring.gateway.report import EpisodeReport, Status
 from sparring.gateway.request import ApiError, Asked, Dialect, Head, Part
 from sparring.types import Json, Turn
@@ -28,7 +28,8 @@ MAX_LENGTH = 256
 """Of a trajectory id and a job ARN, in characters."""
 
 _KINDS = {400: "ValidationException", 403: "AccessDeniedException", 404: "ResourceNotFoundException",
-          409: "ConflictException", 413: "ValidationException", 429: "ThrottlingException"}  # fmt: skip
+          405: "ValidationException", 409: "ConflictException",
+          413: "ValidationException", 415: "ValidationException", 429: "ThrottlingException"}  # fmt: skip
 
 
 def trajectory_id(headers: Mapping[str, str]) -> str:
@@ -146,7 +147,8 @@ class RewardUpdate(_Body):
                 self.reward, components=self.components, metrics=self.metrics, client_token=self.client_token
             )
         except RewardError as error:
-            raise ApiError(400, str(error), code="invalid_value", param="reward") from error
+            where = type(self).model_fields["reward"].alias or "reward"
+            raise ApiError(400, f"{where}: {error}", code="invalid_value", param=where) from error
 
 
 class _OfTrajectory(_Body):
@@ -198,10 +200,7 @@ class ReportRoute:
         try:
             return self.body.model_validate(body)
         except pydantic.ValidationError as error:
-            problem = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
-            where = str(problem["loc"][0])
-            code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
-            raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
+            raise refusal(body, error) from error
 
     def key(self, report: Completion | RewardUpdate) -> str | None:
         """The episode that a body names, if bodies of its kind do."""

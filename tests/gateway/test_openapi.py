@@ -6,7 +6,6 @@ import itertools
 import os
 from typing import Any
 
-import pytest
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 
@@ -14,14 +13,11 @@ from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway import EpisodeDoors
 from sparring.gateway.app import create_app
-from sparring.gateway.dialects import DIALECTS
-from sparring.gateway.openapi import openapi
-from sparring.gateway.runtime import REPORTS, SAMPLES
 from sparring.sessions import Session
 from sparring.types import SampleRequest, Sampling
-from tests.gateway.builders import CALL, CHAT, raw
+from tests.gateway.builders import CALL, CHAT
 
-NUM_EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "25"))
+NUM_EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "10"))
 """Of each route and kind of data; a longer search is worth it after changes."""
 
 DOORS = EpisodeDoors("policy")
@@ -37,9 +33,7 @@ def answer(request: SampleRequest) -> str:
 def fresh_key() -> str:
     """Of an episode that can answer any request: it has played nothing, and its context never ends."""
     engine = ScriptedEngine(answer, encode=ByteTokenizer().encode, max_context_tokens=10**9)
-    return DOORS.register(
-        Session(id=f"e{next(NUMBERS)}", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200))
-    )
+    return DOORS.register(Session(id=f"e{next(NUMBERS)}", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200)))
 
 
 SCHEMA = schemathesis.openapi.from_asgi(

@@ -51,6 +51,7 @@ _PARAMETERS = {
 Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pydantic.WithJsonSchema(_PARAMETERS)]
 """A tool's JSON schema, as far as prompts are rendered from it."""
 
+
 def _whole(number: Json) -> Json:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
@@ -86,11 +87,20 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
     try:
         return model.model_validate(read)
     except pydantic.ValidationError as error:
-        # Of the alternatives that a value may have, the one that was meant got furthest.
-        problem = max(error.errors(include_url=False), key=lambda one: len(_path(body, one)))
-        where = ".".join(_path(body, problem))
-        code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
-        raise ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where) from error
+        raise refusal(body, error) from error
+
+
+def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
+    """What is wrong with a body, and where, down to the element of a list."""
+
+    def progress(problem: ErrorDetails) -> tuple[int, bool]:
+        """Of the alternatives that a value may have, the one that was meant got furthest."""
+        return len(_path(body, problem)), not problem["type"].endswith("_type")
+
+    problem = max(error.errors(include_url=False), key=progress)
+    where = ".".join(_path(body, problem))
+    code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
+    return ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where)
 
 
 def request_schema(
