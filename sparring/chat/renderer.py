@@ -81,7 +81,10 @@ class RendererChat:
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
         """The assistant message as the library parses it, reasoning apart."""
         try:
-            parsed = self._renderer.parse_response(list(token_ids), tools=_tools(tools))
+            # The prompt tells whether it has opened the reasoning that the answer begins in.
+            parsed = self._renderer.parse_response(
+                list(token_ids), tools=_tools(tools), prompt_ids=self._generation_ids
+            )
         except Exception:  # noqa: BLE001 (whatever the policy wrote is an answer, readable or not)
             return {"role": "assistant", "content": self.decode(token_ids)}
         message: dict[str, Json] = {"role": "assistant", "content": parsed.content or ""}

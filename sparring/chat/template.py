@@ -66,6 +66,7 @@ class TemplateChat:
         eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self._stop_ids = frozenset([*close_ids, *eos])
         self._default_system = "" if self._has_tools else self._injected_system_prompt()
+        self._opens_reasoning = self._reasoning_is_opened()
         # The episodes of a group share prompts and often tool results; keys are JSON, results are immutable.
         self._render = functools.lru_cache(maxsize=256)(self._render_uncached)
         self._follow = functools.lru_cache(maxsize=1024)(self._follow_uncached)
@@ -105,14 +106,15 @@ class TemplateChat:
         return tuple(self._encoded(whole[len(prompt) : end]))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message; reasoning before `</think>` goes to "reasoning_content"."""
+        """The assistant message. What stands in `<think>` at its beginning goes to "reasoning_content", without the opening
+        tag where the template's prompt has it; an answer that was cut there is reasoning alone."""
         end = len(token_ids)
         while end > 0 and token_ids[end - 1] in self._stop_ids:
             end -= 1
         text = self.decode(token_ids[:end])
-        reasoning, tag, answer = text.partition("</think>")
-        if not tag and not text.lstrip().startswith("<think>"):
+        if not self._opens_reasoning and not text.lstrip().startswith("<think>"):
             return parse_assistant(text)
+        reasoning, _, answer = text.partition("</think>")
         return {**parse_assistant(answer), "reasoning_content": reasoning.strip().removeprefix("<think>").strip()}
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -207,6 +209,10 @@ class TemplateChat:
             if text.strip():
                 return None
         return None
+
+    def _reasoning_is_opened(self) -> bool:
+        question = [{"role": "user", "content": "question"}]
+        return self._text(question, (), to_be_answered=True).rstrip().endswith("<think>")
 
     def _tool_role_is_rendered(self) -> bool:
         conversation = [

@@ -24,6 +24,7 @@ from sparring.gateway.dialects import DIALECTS, ChatCompletions
 from sparring.gateway.dialects.validation import validated
 from sparring.gateway.doors import Doors
 from sparring.gateway.episode import body_digest
+from sparring.gateway.openapi import openapi
 from sparring.gateway.queue import Poll, Release, WorkQueue
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
@@ -32,6 +33,10 @@ from sparring.sessions import AnySession
 from sparring.types import Json, Turn
 
 _logger = logging.getLogger(__name__)
+
+_MEDIA_TYPES = ("application/json", "application/octet-stream")
+"""Of bodies; the second is how AWS's clients name a body that is passed through. What a page in a browser may send to any
+server without asking it, such as text/plain, is not among them."""
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
 
@@ -127,6 +132,9 @@ def create_app(
         model = {"id": doors.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
         return JSONResponse({"object": "list", "data": [model]})
 
+    async def document(_request: Request) -> Response:
+        return JSONResponse(openapi(takes_seed=doors.takes_seed))
+
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -137,6 +145,7 @@ def create_app(
         *(Route(path, played(dialect, AwsError), methods=["POST"]) for path, dialect in SAMPLES.items()),
         *(Route(path, reported(route), methods=["POST"]) for path, route in REPORTS.items()),
         Route("/v1/models", _Answered(models, ChatCompletions()), methods=["GET"]),
+        Route("/openapi.json", _Answered(document, ChatCompletions()), methods=["GET"]),
         Route("/health", _Answered(health, ChatCompletions()), methods=["GET"]),
     ]
     work = {"lease": lease, "{lease}/renew": renew, "{lease}/release": release}
@@ -247,10 +256,15 @@ def _api_error(failure: Exception) -> ApiError:
     return ApiError(500, f"The server failed: {type(failure).__name__}. See its log.", code="internal_error")
 
 
-async def _unknown_route(_request: Request, failure: Exception) -> Response:
+async def _unknown_route(request: Request, failure: Exception) -> Response:
     assert isinstance(failure, HTTPException)
-    error = ApiError(failure.status_code, f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health.")
-    return JSONResponse(ChatCompletions().error(error), status_code=failure.status_code, headers=failure.headers)
+    message = f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health; /openapi.json has them all."
+    error, path = ApiError(failure.status_code, message), request.url.path
+    path = path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
+    dialect = {**DIALECTS, **SAMPLES, **REPORTS}.get(path, ChatCompletions())
+    told = AwsError(error) if path in SAMPLES else REPORTS[path].told(error) if path in REPORTS else error
+    headers = {**told.headers, **(failure.headers or {})}
+    return JSONResponse(dialect.error(told), status_code=failure.status_code, headers=headers)
 
 
 def _opening_key(request: Request, doors: Doors) -> str:
@@ -289,6 +303,12 @@ async def _digest(request: Request) -> bytes:
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
+    media_type = request.headers.get("content-type", _MEDIA_TYPES[0]).partition(";")[0].strip().lower()
+    if media_type not in _MEDIA_TYPES:
+        raise ApiError(
+            415, f"content-type: {media_type[:80]!r} is not read here; send application/json.",
+            code="unsupported_media_type", param="content-type",
+        )  # fmt: skip
     body = bytearray()
     async for part in request.stream():
         body.extend(part)

@@ -24,6 +24,11 @@ class Doors(Protocol):
     @property
     def model_name(self) -> str: ...
 
+    @property
+    def takes_seed(self) -> bool:
+        """Whether a request may name its seed."""
+        ...
+
     def check(self, api_key: str) -> None:
         """Raises ApiError 401 for a key that opens nothing."""
         ...
@@ -48,6 +53,8 @@ class Doors(Protocol):
 @final
 class EpisodeDoors:
     """One random key an episode; only its hash is kept, and it opens nothing once the session is closed."""
+
+    takes_seed = False
 
     def __init__(self, model_name: str, *, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         self._model_name = model_name
@@ -104,6 +111,8 @@ class EpisodeDoors:
 @final
 class StatelessDoors:
     """A fixed model: every request opens a fresh session, which ends with it and records nothing."""
+
+    takes_seed = True
 
     def __init__(
         self, *, engine: Engine, chat: Chat, model_name: str, sampling: Sampling, api_key: str | None = None

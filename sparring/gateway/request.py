@@ -188,6 +188,10 @@ class Dialect(Protocol):
         """Check a decoded body. Raises ApiError 400 that names the field."""
         ...
 
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        """What `read` takes, as `validation.request_schema` spells it."""
+        ...
+
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         """The answer to a request without streaming: one turn for each answer."""
         ...

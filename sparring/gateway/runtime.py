@@ -17,29 +17,31 @@ from pydantic.alias_generators import to_pascal
 
 from sparring.errors import RewardError
 from sparring.gateway.dialects import ChatCompletions
+from sparring.gateway.dialects.validation import body_schema, refusal
 from sparring.gateway.report import EpisodeReport, Status
 from sparring.gateway.request import ApiError, Asked, Dialect, Head, Part
 from sparring.types import Json, Turn
 
-_TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
+TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
 _JOB_ARN = "x-amzn-sagemaker-job-arn"
-_MAX_LENGTH = 256
+MAX_LENGTH = 256
 """Of a trajectory id and a job ARN, in characters."""
 
 _KINDS = {400: "ValidationException", 403: "AccessDeniedException", 404: "ResourceNotFoundException",
-          409: "ConflictException", 413: "ValidationException", 429: "ThrottlingException"}  # fmt: skip
+          405: "ValidationException", 409: "ConflictException",
+          413: "ValidationException", 415: "ValidationException", 429: "ThrottlingException"}  # fmt: skip
 
 
 def trajectory_id(headers: Mapping[str, str]) -> str:
     """What a request names as its trajectory, empty if nothing. Raises ApiError 400 for a header too long."""
-    for name in (_TRAJECTORY_ID, _JOB_ARN):
-        if len(headers.get(name, "")) > _MAX_LENGTH:
+    for name in (TRAJECTORY_ID, _JOB_ARN):
+        if len(headers.get(name, "")) > MAX_LENGTH:
             raise ApiError(
-                400, f"{name} has {len(headers[name])} characters, and may have {_MAX_LENGTH}; "
+                400, f"{name} has {len(headers[name])} characters, and may have {MAX_LENGTH}; "
                 "send what the episode was given.",
                 code="invalid_value", param=name,
             )  # fmt: skip
-    return headers.get(_TRAJECTORY_ID, "")
+    return headers.get(TRAJECTORY_ID, "")
 
 
 @final
@@ -80,6 +82,10 @@ class Sample:
         asked = ChatCompletions().read({"model": "default", **body} if isinstance(body, dict) else body)
         return replace(asked, stream=asked.stream or self.streams)
 
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        schema = ChatCompletions().request_schema(prefix)
+        return {**schema, "required": [field for field in schema["required"] if field != "model"]}
+
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         return ChatCompletions().whole(asked, turns, head)
 
@@ -99,8 +105,10 @@ SAMPLES: Mapping[str, Dialect] = {
     "/sample-with-response-stream": Sample(streams=True),
 }
 
-_Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1, max_length=_MAX_LENGTH)]
-_Rewards: TypeAlias = Annotated[list[pydantic.FiniteFloat], pydantic.Field(min_length=1)]
+_Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1, max_length=MAX_LENGTH)]
+_Rewards: TypeAlias = Annotated[
+    list[pydantic.FiniteFloat], pydantic.Field(min_length=1, description="One number in all, or one for each turn.")
+]
 _Numbers: TypeAlias = dict[_Name, pydantic.FiniteFloat]
 _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
 """Like every text with a bound it must be whole characters: no ledger takes halves."""
@@ -139,7 +147,8 @@ class RewardUpdate(_Body):
                 self.reward, components=self.components, metrics=self.metrics, client_token=self.client_token
             )
         except RewardError as error:
-            raise ApiError(400, str(error), code="invalid_value", param="reward") from error
+            where = type(self).model_fields["reward"].alias or "reward"
+            raise ApiError(400, f"{where}: {error}", code="invalid_value", param=where) from error
 
 
 class _OfTrajectory(_Body):
@@ -153,11 +162,15 @@ class _OfTrajectory(_Body):
 
 @final
 class CompleteRollout(_OfTrajectory, Completion):
+    """The agent is done, in AWS's spelling; the job ARN may stand in its header instead."""
+
     status: Status = "ready"
 
 
 @final
 class UpdateReward(_OfTrajectory, RewardUpdate):
+    """What the episode earned: one number in all, or one for each turn; the job ARN may stand in its header instead."""
+
     reward: _Rewards = pydantic.Field(alias="Rewards")
 
 
@@ -168,20 +181,26 @@ class ReportRoute:
 
     body: type[Completion | RewardUpdate]
 
+    @property
+    def is_aws(self) -> bool:
+        """Whether the body names the episode, and errors are AWS's."""
+        return issubclass(self.body, _OfTrajectory)
+
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        """What `read` takes, as `validation.body_schema` spells it."""
+        return body_schema(self.body, prefix)
+
     def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
         """Check a decoded body. Raises ApiError 400 that names the field."""
         if not isinstance(body, dict):
             raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
-        if issubclass(self.body, _OfTrajectory) and _JOB_ARN in headers:
+        if self.is_aws and _JOB_ARN in headers:
             # The service's model has it in the header, its own SDK writes it into the body.
             body = {"JobArn": headers[_JOB_ARN], **body}
         try:
             return self.body.model_validate(body)
         except pydantic.ValidationError as error:
-            problem = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
-            where = str(problem["loc"][0])
-            code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
-            raise ApiError(400, f"{where}: {problem['msg']}.", code=code, param=where) from error
+            raise refusal(body, error) from error
 
     def key(self, report: Completion | RewardUpdate) -> str | None:
         """The episode that a body names, if bodies of its kind do."""
@@ -191,7 +210,7 @@ class ReportRoute:
         return _aws_body(error) if isinstance(error, AwsError) else ChatCompletions().error(error)
 
     def told(self, error: ApiError) -> ApiError:
-        return AwsError(error) if issubclass(self.body, _OfTrajectory) else error
+        return AwsError(error) if self.is_aws else error
 
 
 REPORTS: Mapping[str, ReportRoute] = {

@@ -172,6 +172,20 @@ def test_reasoning_is_parsed_apart() -> None:
     assert chat(CHATML).parse(cut, []) == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
 
+def test_reasoning_that_the_prompt_opens_is_reasoning_however_the_answer_ends() -> None:
+    opening = chat(CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n"))
+    for text, content, reasoning in [
+        ("hm\n</think>\n\nfive", "five", "hm"),
+        ("hm", "", "hm"),
+        ("<think>hm</think>five", "five", "hm"),
+        ('hm <tool_call>{"name":"get"}</tool_call>', "", 'hm <tool_call>{"name":"get"}</tool_call>'),
+    ]:
+        expected = {"role": "assistant", "content": content, "reasoning_content": reasoning}
+        assert opening.parse(sampled(CHATML, text), []) == expected
+    # Where nothing opened it, a closing tag is text.
+    assert chat(CHATML).parse(sampled(CHATML, "a </think> b"), []) == {"role": "assistant", "content": "a </think> b"}
+
+
 CONTENTS = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=12)
 FOLLOWERS = st.lists(st.builds(dict, role=st.sampled_from(["user", "tool"]), content=CONTENTS), min_size=1, max_size=3)
 

@@ -242,10 +242,10 @@ def test_a_trajectory_that_is_not_there_is_not_found() -> None:
         ("/complete-rollout", {"Verdict": "good"}, "Verdict: "),
         ("/update-reward", {"Rewards": []}, "Rewards: "),
         ("/update-reward", {"Rewards": 1.0}, "Rewards: "),
-        ("/update-reward", {"Rewards": ["1.0"]}, "Rewards: "),
-        ("/update-reward", {"Rewards": [True]}, "Rewards: "),
+        ("/update-reward", {"Rewards": ["1.0"]}, "Rewards.0: "),
+        ("/update-reward", {"Rewards": [True]}, "Rewards.0: "),
         ("/update-reward", {"Rewards": [1.0, 2.0, 3.0]}, "3 numbers for 1 turns"),
-        ("/update-reward", {"Rewards": [1.0], "Metrics": {"guess": "crane"}}, "Metrics: "),
+        ("/update-reward", {"Rewards": [1.0], "Metrics": {"guess": "crane"}}, "Metrics.guess: "),
     ],
 )
 def test_a_report_that_makes_no_sense_names_its_field_and_can_be_corrected(

@@ -16,6 +16,8 @@ from sparring.gateway.dialects.events import unnamed_event
 from sparring.gateway.dialects.validation import (
     ANY_OBJECT,
     LENIENT,
+    WHOLE,
+    Count,
     JsonSchema,
     Lenient,
     Parameters,
@@ -23,6 +25,7 @@ from sparring.gateway.dialects.validation import (
     Strict,
     ToolChoice,
     remembered,
+    request_schema,
     validated,
 )
 from sparring.gateway.request import ApiError, Asked, Begin, Call, End, FormatFields, Head, Part, Reasoning, Text
@@ -132,6 +135,7 @@ class _JsonSchema(Strict):
 
 
 _ResponseFormat: TypeAlias = Annotated[_PlainText | _JsonObject | _JsonSchema, pydantic.Field(discriminator="type")]
+_Stop: TypeAlias = Annotated[list[StopText], pydantic.Field(max_length=16)]
 
 
 class _StreamOptions(Lenient):
@@ -146,19 +150,19 @@ class _Request(Strict):
     tools: list[Annotated[_Tool, remembered(_without_nulls)]] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: int | None = pydantic.Field(default=None, ge=1)
-    max_completion_tokens: int | None = pydantic.Field(default=None, ge=1)
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
-    seed: int | None = None
-    n: int | None = pydantic.Field(default=None, ge=1, le=64)
-    stop: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
+    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), WHOLE] | None = None
+    n: Annotated[int, pydantic.Field(ge=1, le=64), WHOLE] | None = None
+    stop: _Stop | None = None
     logprobs: bool | None = None
     tool_choice: ToolChoice | _ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: _ResponseFormat | None = None
 
-    @pydantic.field_validator("stop", mode="before")
+    @pydantic.field_validator("stop", mode="before", json_schema_input_type=_Stop | StopText | None)
     @classmethod
     def _listed(cls, stop: Json) -> Json:
         return [stop] if isinstance(stop, str) else stop
@@ -216,6 +220,9 @@ class ChatCompletions:
             stream=bool(request.stream),
             request=request,
         )
+
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        return request_schema(_Request, prefix, only=_ONLY, inert=_INERT)
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         choices = [

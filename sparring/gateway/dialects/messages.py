@@ -15,6 +15,7 @@ import pydantic
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
+    Count,
     JsonSchema,
     Lenient,
     Parameters,
@@ -22,6 +23,7 @@ from sparring.gateway.dialects.validation import (
     Strict,
     ToolChoice,
     remembered,
+    request_schema,
     validated,
 )
 from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, Head, Part, Text
@@ -163,8 +165,8 @@ class _Request(Strict):
     """What we read of a request."""
 
     model: str
-    max_tokens: int = pydantic.Field(ge=1)
-    messages: list[_AnyMessage] = pydantic.Field(min_length=1)
+    max_tokens: Count
+    messages: list[_AnyMessage] = pydantic.Field(min_length=1, description="The last is the user's.")
     system: str | list[_TextBlock] | None = None
     tools: list[_Tool] | None = None
     stop_sequences: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
@@ -229,6 +231,9 @@ class Messages:
             format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
         )
+
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        return request_schema(_Request, prefix, only=_ONLY, inert=_INERT)
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         turn = turns[0]

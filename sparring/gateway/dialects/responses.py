@@ -17,12 +17,14 @@ from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
     ANY_OBJECT,
+    Count,
     JsonSchema,
     Lenient,
     Parameters,
     Strict,
     ToolChoice,
     remembered,
+    request_schema,
     validated,
 )
 from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, Head, Part, Reasoning, Text
@@ -52,7 +54,7 @@ class _TextPart(Lenient):
 
 
 class _MessageItem(Lenient):
-    type: Literal["message"]
+    type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_TextPart]
 
@@ -95,6 +97,9 @@ class _ReasoningItem(Lenient):
 _Item: TypeAlias = Annotated[
     _MessageItem | _CallItem | _ResultItem | _ReasoningItem, pydantic.Field(discriminator="type"), remembered()
 ]
+
+
+_Items: TypeAlias = Annotated[list[_Item], pydantic.Field(min_length=1)]
 
 
 class _Tool(Lenient):
@@ -152,13 +157,15 @@ class _Request(Strict):
     """What we read of a request."""
 
     model: str
-    input: list[_Item] = pydantic.Field(min_length=1)
+    input: _Items = pydantic.Field(description="Text, or items that are not reasoning alone.")
     instructions: str | None = None
-    previous_response_id: str | None = None
+    previous_response_id: str | None = pydantic.Field(
+        default=None, description="Of an answer of this episode that was kept."
+    )
     store: bool | None = None
     tools: list[_Tool] | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = pydantic.Field(default=None, ge=1)
+    max_output_tokens: Count | None = None
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
     include: list[Literal["reasoning.encrypted_content"]] | None = None
@@ -169,7 +176,7 @@ class _Request(Strict):
     metadata: dict[str, str] | None = None
     user: str | None = None
 
-    @pydantic.field_validator("input", mode="before")
+    @pydantic.field_validator("input", mode="before", json_schema_input_type=str | _Items)
     @classmethod
     def _items(cls, given: Json) -> Json:
         """Text is a user's message, and an item without type is a message."""
@@ -244,6 +251,9 @@ class Responses:
             stream=bool(request.stream),
             request=request,
         )
+
+    def request_schema(self, prefix: str) -> dict[str, Json]:
+        return request_schema(_Request, prefix, only=_ONLY, inert=_INERT)
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
         return _response(asked, head, turns[0], _output(turns[0], head))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import orjson
 import pydantic
@@ -64,7 +64,16 @@ def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters)]
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "properties": {"type": "object", "additionalProperties": {"type": "object"}},
+        "required": {"type": "array", "items": {"type": "string"}},
+    },
+}
+"""What `_parameters` checks."""
+
+Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pydantic.WithJsonSchema(_PARAMETERS)]
 """A tool's JSON schema, as far as prompts are rendered from it."""
 
 JsonSchema = dict[str, Any]
@@ -74,6 +83,17 @@ ANY_OBJECT: Mapping[str, Json] = {"type": "object"}
 
 ToolChoice = Literal["auto", "none", "required"]
 """OpenAI's words; a single tool is chosen by an object."""
+
+
+def _whole(number: Json) -> Json:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+WHOLE = pydantic.BeforeValidator(_whole)
+"""Makes an int take 2.0, which in JSON is a whole number too."""
+
+Count: TypeAlias = Annotated[int, pydantic.Field(ge=1, lt=2**63), WHOLE]
+"""Beyond 64 bits our parser of JSON gives floats, which are not exact."""
 
 StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 
@@ -102,11 +122,38 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
     try:
         return model.model_validate(read)
     except pydantic.ValidationError as error:
-        # Of the alternatives that a value may have, the one that was meant got furthest.
-        problem = max(error.errors(include_url=False), key=lambda one: len(_path(body, one)))
-        where = ".".join(_path(body, problem))
-        code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
-        raise ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where) from error
+        raise refusal(body, error) from error
+
+
+def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
+    """What is wrong with a body, and where, down to the element of a list."""
+
+    def progress(problem: ErrorDetails) -> tuple[int, bool]:
+        """Of the alternatives that a value may have, the one that was meant got furthest."""
+        return len(_path(body, problem)), not problem["type"].endswith("_type")
+
+    problem = max(error.errors(include_url=False), key=progress)
+    where = ".".join(_path(body, problem))
+    code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
+    return ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where)
+
+
+def request_schema(
+    model: type[pydantic.BaseModel], prefix: str, *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]
+) -> dict[str, Json]:
+    """The JSON schema of what `validated` takes. What it is made of is in `$defs`, where OpenAPI has its components, each
+    with its own name behind `prefix`."""
+    schema = body_schema(model, prefix)
+    schema["properties"] |= {field: {"enum": list(allowed)} for field, allowed in only.items()}
+    schema["properties"] |= {field: {"description": "Not read."} for field in sorted(inert)}
+    return schema
+
+
+def body_schema(model: type[pydantic.BaseModel], prefix: str) -> dict[str, Json]:
+    """The JSON schema of a body that is checked by its model alone; definitions as `request_schema` has them."""
+    schema = model.model_json_schema(ref_template=f"#/components/schemas/{prefix}{{model}}")
+    definitions = {f"{prefix}{name}": definition for name, definition in schema.pop("$defs", {}).items()}
+    return {**schema, "$defs": definitions}
 
 
 def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:

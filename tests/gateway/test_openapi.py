@@ -1,0 +1,89 @@
+"""What the gateway says of itself holds: schemathesis sends what its document admits and what it does not."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+
+from sparring.chat import ByteTokenizer
+from sparring.engines.scripted import ScriptedEngine
+from sparring.gateway import EpisodeDoors
+from sparring.gateway.app import create_app
+from sparring.sessions import Session
+from sparring.types import SampleRequest, Sampling
+from tests.gateway.builders import CALL, CHAT
+
+NUM_EXAMPLES = int(os.environ.get("OPENAPI_EXAMPLES", "10"))
+"""Of each route and kind of data; a longer search is worth it after changes."""
+
+DOORS = EpisodeDoors("policy")
+APP = create_app(DOORS)
+NUMBERS = itertools.count()
+
+
+def answer(request: SampleRequest) -> str:
+    """By turns text, reasoning and calls."""
+    return ("fine", f"<think>Which?</think>Look:\n{CALL}{CALL}", "", "<tool_call>{")[len(request.prompt_ids) % 4]
+
+
+def fresh_key() -> str:
+    """Of an episode that can answer any request: it has played nothing, and its context never ends."""
+    engine = ScriptedEngine(answer, encode=ByteTokenizer().encode, max_context_tokens=10**9)
+    return DOORS.register(Session(id=f"e{next(NUMBERS)}", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200)))
+
+
+SCHEMA = schemathesis.openapi.from_asgi(
+    "/openapi.json",
+    APP,
+    config=SchemathesisConfig.from_dict(
+        {
+            "seed": 1,
+            "generation": {
+                "deterministic": True,
+                "max-examples": NUM_EXAMPLES,
+                "with-security-parameters": False,
+                "database": "none",
+            },
+        }
+    ),
+)
+
+
+def within_context(body: Any) -> Any:
+    """A body with what JSON schema has no words for, and the document tells in its own."""
+    if not isinstance(body, dict):
+        return body
+    changed = dict(body)
+    match body:
+        case {"TrajectoryId": str(given)} if 0 < len(given) <= 256:
+            changed["TrajectoryId"] = fresh_key()
+        case {"previous_response_id": str()}:
+            changed["previous_response_id"] = None
+        case {"messages": [*messages, {"role": "assistant"} as last]}:
+            changed["messages"] = [*messages, last, {"role": "user", "content": "Go on."}]
+    match body:
+        case {"input": [*items]} if items and all(is_reasoning(item) for item in items):
+            changed["input"] = [*items, {"role": "user", "content": "Go on."}]
+        case {"Rewards": [float() | int() as first, *_] as given} if are_numbers(given):
+            changed["Rewards"] = [first]
+        case {"reward": [float() | int() as first, *_] as given} if are_numbers(given):
+            changed["reward"] = [first]
+    return changed
+
+
+def is_reasoning(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "reasoning"
+
+
+def are_numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+@SCHEMA.parametrize()
+def test_requests_are_answered_as_the_document_says(case: Any) -> None:
+    case.body = within_context(case.body)
+    case.call_and_validate(headers={"Authorization": f"Bearer {fresh_key()}"})
