@@ -24,8 +24,9 @@ from sparring.algorithms.losses import LOSSES
 from sparring.algorithms.reductions import Counts
 from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
-from sparring.config import ALGORITHM_KNOBS, Config
+from sparring.config import ALGORITHM_KNOBS, Config, PolicySection
 from sparring.data import read_tasks, split_tasks
+from sparring.engines.frozen import FrozenEngine
 from sparring.engines.torch_engine import TorchEngine
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
@@ -37,9 +38,10 @@ from sparring.models.precision import resolve_device, resolve_precision
 from sparring.models.threads import releases_threads
 from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
-from sparring.rollouts import Agent, Collector, Curriculum, Scheduler
+from sparring.rollouts import Agent, Collector, Curriculum, NamedPolicy, Scheduler
 from sparring.rollouts.curriculum import task_kind
 from sparring.sessions import Session
+from sparring.training import checkpoints
 from sparring.training.learner import TorchLearner
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
 
@@ -86,6 +88,8 @@ class Parts:
     recipe_dir: Path
     is_deterministic: bool
     has_scorer: bool
+    frozen_by_warm_start: tuple[FrozenEngine, ...]
+    """Engines of policies that play with what the warm start leaves: to be loaded as soon as it has."""
 
 
 @releases_threads
@@ -133,6 +137,7 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         deterministic=is_deterministic,
         session_weights=config.rollout.session_weights,
     )
+    frozen = {name: frozen_engine(section, engine, policy, weights) for name, section in config.policies.items()}
     # After the cache of keys and values, whose pages the kernel should back only as they are used.
     keep_freed_memory()
     optimizer = config.optimizer
@@ -160,6 +165,15 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         max_retries=config.rollout.rollout_max_retries,
         max_context_tokens=policy.max_positions,
         max_turns=config.agent.max_turns,
+        policies={
+            name: NamedPolicy(
+                engine=frozen[name] or engine,
+                chat=chat,
+                learns=section.role == "trained",
+                sampling=_sampling(section, config),
+            )
+            for name, section in config.policies.items()
+        },
     )
     return Parts(
         config=config,
@@ -178,6 +192,31 @@ def build(config: Config, recipe_dir: Path, ledger: Ledger) -> Parts:
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
         has_scorer=scorer is not None,
+        frozen_by_warm_start=tuple(
+            one for name, one in frozen.items() if one is not None and config.policies[name].weights == "warm_start"
+        ),
+    )
+
+
+def frozen_engine(section: PolicySection, engine: TorchEngine, policy: Policy, initial: Weights) -> FrozenEngine | None:
+    """Who plays a policy that is not in training; without weights yet where the warm start is to make them. None for
+    one that is. Raises DataError for a folder that holds no weights of this model."""
+    if section.role == "trained":
+        return None
+    if section.weights == "warm_start":
+        return FrozenEngine(engine)
+    if section.weights == "base":
+        return FrozenEngine(engine, initial)
+    source = Path(section.weights)
+    source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
+    return FrozenEngine(engine, checkpoints.load_weights(checkpoints.newest(source), policy))
+
+
+def _sampling(section: PolicySection, config: Config) -> Sampling | None:
+    if section.role == "trained":
+        return None
+    return Sampling(
+        temperature=section.temperature, max_tokens=section.max_tokens or config.sampling.sampling_max_tokens
     )
 
 

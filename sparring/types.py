@@ -120,6 +120,10 @@ class Turn:
     seconds: float
     stop_text: str | None = None
     """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
+    policy: str | None = None
+    """Which of the episode's named policies played it; None is the main one."""
+    learns: bool = True
+    """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
 
     @property
     def oldest_version(self) -> int:
@@ -127,9 +131,10 @@ class Turn:
 
     @property
     def is_trained(self) -> bool:
-        """Whether its tokens were drawn from the whole distribution that the learner sees. Where a client asked for the
-        likeliest token, or for a part of the distribution, the learner's ratio would compare two different ones."""
-        return self.sampling.temperature > 0 and self.sampling.top_p == 1
+        """Whether the policy in training drew its tokens, and from the whole distribution that the learner sees. Where a
+        client asked for the likeliest token, or for a part of the distribution, the learner's ratio would compare two
+        different ones."""
+        return self.learns and self.sampling.temperature > 0 and self.sampling.top_p == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,7 @@ class Trajectory:
     attempt: int
     """The member of the group that this is, from 0."""
     turns: tuple[Turn, ...]
+    """Those of the policy in training, under whatever names, by id: what rewards, credit and learning are about."""
     messages: tuple[Message, ...]
     """The conversation as the agent saw it at the end."""
     outcome: Outcome
@@ -166,6 +172,8 @@ class Trajectory:
     """The environment's own log, one entry per tool call; apart from what the agent saw."""
     error: str | None = None
     seconds: float = 0.0
+    other_turns: tuple[Turn, ...] = ()
+    """Those of policies that do not learn (a user simulator, a frozen opponent). Ids are unique over both."""
 
     @property
     def num_sampled_tokens(self) -> int:

@@ -20,9 +20,10 @@ from sparring.types import Message, Sampling, Turn
 class OpenEpisode:
     """A session with its door open."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, report: EpisodeReport | None = None) -> None:
+        """`report` is shared by the sessions of an episode; rewards per turn are for the turns that learn."""
         self.session = session
-        self.report = EpisodeReport(lambda: session.turns)
+        self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self._last: dict[bytes, Delivery] = {}
         """The last answer to each request body."""
         self._conversations: dict[str, tuple[Message, ...]] = {}

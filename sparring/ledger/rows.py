@@ -17,7 +17,7 @@ from typing import Any
 from sparring.errors import DataError
 from sparring.types import Sampling, StopReason, Turn
 
-FORMAT = 1
+FORMAT = 2
 _LOCK_SECONDS = 30.0
 
 _SCHEMA = """
@@ -34,9 +34,12 @@ CREATE TABLE turns (
     new_prompt_ids BLOB NOT NULL, token_ids BLOB NOT NULL, sampled_logprobs BLOB NOT NULL,
     versions TEXT NOT NULL, fingerprint TEXT NOT NULL, stop_reason TEXT NOT NULL, sampling TEXT NOT NULL,
     message TEXT NOT NULL, num_computed_tokens INTEGER NOT NULL, seconds REAL NOT NULL, request_digest TEXT NOT NULL,
+    policy TEXT, learns INTEGER NOT NULL DEFAULT 1,
     PRIMARY KEY (rollout_id, id)
 ) WITHOUT ROWID;
 """
+_FROM_1 = "ALTER TABLE turns ADD COLUMN policy TEXT; ALTER TABLE turns ADD COLUMN learns INTEGER NOT NULL DEFAULT 1;"
+"""In format 1 every episode had one policy."""
 
 
 def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str]]]:
@@ -49,6 +52,9 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
         found = db.execute("PRAGMA user_version").fetchone()[0]
         if found == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
             db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            found = FORMAT
+        if found == 1:
+            db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {FORMAT}; COMMIT;")
             found = FORMAT
         if found == FORMAT:
             return db, db.execute("SELECT id, state, split FROM rollouts").fetchall()
@@ -91,13 +97,14 @@ def update_rollout(
 def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_digest: str) -> None:
     num_inherited = 0 if turn.parent is None else _num_played(db, rollout_id, turn.parent)
     db.execute(
-        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             rollout_id, turn.id, turn.parent, turn.branch_reason,
             array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),
             array("f", turn.sampled_logprobs).tobytes(), json.dumps(turn.versions), turn.fingerprint,
             turn.stop_reason, json.dumps([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
             json.dumps(turn.message), turn.num_computed_tokens, turn.seconds, request_digest,
+            turn.policy, turn.learns,
         ),
     )  # fmt: skip
 
@@ -132,10 +139,11 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
     turns: dict[int, Turn] = {}
     for (
         id, parent, branch_reason, new_prompt_ids, token_ids, logprobs, versions, fingerprint, stop_reason, sampling,
-        message, num_computed_tokens, seconds,
+        message, num_computed_tokens, seconds, policy, learns,
     ) in db.execute(
         "SELECT id, parent, branch_reason, new_prompt_ids, token_ids, sampled_logprobs, versions, fingerprint,"
-        " stop_reason, sampling, message, num_computed_tokens, seconds FROM turns WHERE rollout_id = ? ORDER BY id",
+        " stop_reason, sampling, message, num_computed_tokens, seconds, policy, learns FROM turns"
+        " WHERE rollout_id = ? ORDER BY id",
         (rollout_id,),
     ):  # fmt: skip
         inherited = () if parent is None else turns[parent].prompt_ids + turns[parent].token_ids
@@ -154,6 +162,8 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             message=json.loads(message),
             num_computed_tokens=num_computed_tokens,
             seconds=seconds,
+            policy=policy,
+            learns=bool(learns),
         )
     return tuple(turns.values())
 

@@ -49,15 +49,15 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
     broken: list[str] = []
     planned = {rollout_id for (rollout_id,) in db.execute("SELECT id FROM rollouts")}
     seen: set[tuple[str, int]] = set()
-    begun: set[str] = set()
-    for rollout_id, turn_id, parent, branch_reason, token_ids, logprobs, versions in db.execute(
-        "SELECT rollout_id, id, parent, branch_reason, token_ids, sampled_logprobs, versions FROM turns"
+    begun: set[tuple[str, str | None]] = set()
+    for rollout_id, turn_id, parent, branch_reason, token_ids, logprobs, versions, policy in db.execute(
+        "SELECT rollout_id, id, parent, branch_reason, token_ids, sampled_logprobs, versions, policy FROM turns"
         " ORDER BY rollout_id, id"
     ):
         where = f"turn {turn_id} of rollout {rollout_id}"
         num_tokens = len(token_ids) // array("i").itemsize
         numbers = unpacked("f", logprobs)
-        is_first = rollout_id not in begun
+        is_first = (rollout_id, policy) not in begun
         if rollout_id not in planned:
             broken.append(f"{where}: its rollout was never planned")
         if parent is not None and (rollout_id, parent) not in seen:
@@ -71,5 +71,5 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
         if not all(math.isfinite(number) for number in numbers):
             broken.append(f"{where}: a log-probability is not finite")
         seen.add((rollout_id, turn_id))
-        begun.add(rollout_id)
+        begun.add((rollout_id, policy))
     return broken

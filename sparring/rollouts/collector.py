@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
@@ -16,7 +18,7 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.strict import evaluate_score
-from sparring.sessions import Session, episode_seed
+from sparring.sessions import Session, episode_seed, policy_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -42,9 +44,21 @@ class GroupPlan:
         return f"{self.split}/{self.label or self.position}/{self.task.id}/{member}.{attempt}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPolicy:
+    """A further policy of every episode, which agents and environments ask by its name (`session.of(name)`)."""
+
+    engine: Engine
+    chat: Chat
+    learns: bool
+    """Whether `engine` plays the policy in training: then its turns are learned from like the agent's own."""
+    sampling: Sampling | None = None
+    """None samples as the agent's own turns."""
+
+
 @final
 class Collector:
-    """Plays episodes of one agent against one engine.
+    """Plays episodes of one agent against one engine, and against further policies where the recipe names some.
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff, each attempt a rollout of its
     own in the ledger; when retries run out the member is lost, and its group goes on with the rest if at least two
@@ -66,9 +80,12 @@ class Collector:
         max_retries: int,
         max_context_tokens: int | None = None,
         max_turns: int | None = None,
+        policies: Mapping[str, NamedPolicy] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`max_turns` bounds the turns of each policy that learns; the others have the episode's time for a bound."""
+        self._policies = dict(policies or {})
         self._engine = engine
         self._chat = chat
         self._agent = agent
@@ -141,19 +158,7 @@ class Collector:
         ledger.advance_nowait(rollout_id, RolloutState.LEASED)
         ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
         began = self._clock()
-        session = Session(
-            id=rollout_id,
-            engine=self._engine,
-            chat=self._chat,
-            ledger=ledger,
-            sampling=plan.sampling,
-            seed=episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member),
-            order=(plan.position, member),
-            max_context_tokens=self._max_context_tokens,
-            max_turns=self._max_turns,
-            deadline=began + self._timeout_seconds,
-            clock=self._clock,
-        )
+        session = self._session(plan, member, rollout_id, began)
         try:
             async with session:
                 # A little after the session's own deadline: a slow policy then ends as a policy timeout.
@@ -185,7 +190,8 @@ class Collector:
             id=rollout_id,
             task=plan.task,
             attempt=member,
-            turns=session.turns,
+            turns=tuple(turn for turn in session.episode_turns if turn.learns),
+            other_turns=tuple(turn for turn in session.episode_turns if not turn.learns),
             messages=tuple(played.messages) or session.messages,
             outcome=played.outcome,
             reward=None,
@@ -197,6 +203,28 @@ class Collector:
         )
         ledger.advance_nowait(rollout_id, RolloutState.FINISHED)
         return await self._judge(trajectory, plan, played.reward)
+
+    def _session(self, plan: GroupPlan, member: int, rollout_id: str, began: float) -> Session:
+        """The episode's session with those of its other policies."""
+        seed = episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member)
+        turn_ids = itertools.count()
+        open_session = partial(
+            Session, id=rollout_id, ledger=self._ledger, turn_ids=turn_ids, deadline=began + self._timeout_seconds,
+            clock=self._clock,
+        )  # fmt: skip
+        others = {
+            name: open_session(
+                engine=policy.engine, chat=policy.chat, sampling=policy.sampling or plan.sampling,
+                seed=policy_seed(seed, name), order=(plan.position, member, place), policy=name, learns=policy.learns,
+                max_context_tokens=self._max_context_tokens if policy.learns else None,
+                max_turns=self._max_turns if policy.learns else None,
+            )
+            for place, (name, policy) in enumerate(self._policies.items())
+        }  # fmt: skip
+        return open_session(
+            engine=self._engine, chat=self._chat, sampling=plan.sampling, seed=seed, order=(plan.position, member),
+            max_context_tokens=self._max_context_tokens, max_turns=self._max_turns, others=others,
+        )  # fmt: skip
 
     async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | None:
         """Reward and score; None when a judge's own infrastructure failed, or no answer came in time.

@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError, TurnLimit
+from sparring.errors import (
+    ContextOverflow,
+    EpisodeError,
+    InfrastructureError,
+    PolicyTimeout,
+    SparringError,
+    TurnLimit,
+    UsageError,
+)
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
@@ -47,6 +55,9 @@ class Session:
     rendered. Any other request starts a branch, with the reason recorded. The same request again is a second answer
     beside the first. Every turn is in the ledger before it is answered.
 
+    An episode with several policies has a session for each. They share the id, by which an engine knows the episode: one
+    that plays in rounds waits for an episode until any of its policies is asked. Conversations are apart, turn ids are not.
+
         async with Session(id="r0", engine=engine, chat=chat, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
     """
@@ -65,10 +76,22 @@ class Session:
         max_turns: int | None = None,
         deadline: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        policy: str | None = None,
+        learns: bool = True,
+        turn_ids: Iterator[int] | None = None,
+        others: Mapping[str, Session] | None = None,
     ) -> None:
         """`seed` is the episode's (see `seeds.episode_seed`), `order` its place (task position, attempt); `deadline`
-        is a time of `clock` in seconds; without a ledger nothing is recorded, as in serving."""
+        is a time of `clock` in seconds; without a ledger nothing is recorded, as in serving.
+
+        `policy` is the name of who plays here, None the main one; `learns` says whether it is in training. `others` are
+        the sessions of the episode's named policies, which end with this one; all draw from the same `turn_ids`."""
         self._id = id
+        self._policy = policy
+        self._learns = learns
+        self._turn_ids = itertools.count() if turn_ids is None else turn_ids
+        self._others = dict(others or {})
+        self._label = id if policy is None else f"{id} ({policy})"
         self._engine = engine
         self._chat = chat
         self._sampling = sampling
@@ -104,6 +127,26 @@ class Session:
         return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
 
     @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        """The turns so far of all policies of the episode, by id."""
+        turns = [turn for session in (self, *self._others.values()) for turn in session.turns]
+        return tuple(sorted(turns, key=lambda turn: turn.id))
+
+    @property
+    def others(self) -> Mapping[str, Session]:
+        """The sessions of the episode's other policies, by name."""
+        return self._others
+
+    def of(self, name: str) -> Session:
+        """The session of another policy of the episode. Raises UsageError for a name that the recipe does not have."""
+        if name not in self._others:
+            known = f"there are {', '.join(map(repr, self._others))}" if self._others else "it names none"
+            raise UsageError(
+                f"session.of({name!r}): the recipe has no such policy, {known}. Add [policies.{name}], or correct the name."
+            )
+        return self._others[name]
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation of the last turn, its answer included."""
         return self._messages
@@ -129,8 +172,11 @@ class Session:
 
     @property
     def failure(self) -> EpisodeError | None:
-        """The first failure of a turn, if any: an agent may have swallowed what it was told."""
-        return self._failure
+        """The first failure of a turn, if any: an agent may have swallowed what it was told. An outage, also of another
+        policy of the episode, comes before whatever it led to."""
+        failures = [session._failure for session in (self, *self._others.values()) if session._failure is not None]
+        outages = [failure for failure in failures if isinstance(failure, InfrastructureError)]
+        return next(iter([*outages, *failures]), None)
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Play one turn: the assistant's message. Raises as `play` does."""
@@ -149,10 +195,18 @@ class Session:
         too; the message does not show them, nor what follows.
 
         Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, PolicyTimeout
-        past the deadline, InfrastructureError when the engine fails or its answer does not add up.
+        past the deadline, InfrastructureError when the engine fails, its answer does not add up, or a policy that does not
+        learn is late: that is not the doing of the one that does.
         """
         try:
-            return await self._play(messages, tools, sampling or self._sampling, tuple(stop_texts), on_token)
+            try:
+                return await self._play(messages, tools, sampling or self._sampling, tuple(stop_texts), on_token)
+            except PolicyTimeout as late:
+                if self._learns:
+                    raise
+                raise InfrastructureError(
+                    f"Session {self._label}: a policy that does not learn was late: {late}"
+                ) from late
         except EpisodeError as failure:
             self._failure = self._failure or failure
             raise
@@ -166,10 +220,10 @@ class Session:
         on_token: TokenCallback | None,
     ) -> Turn:
         if self._is_closed:
-            raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
+            raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
         if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
             raise TurnLimit(
-                f"Session {self._id} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
+                f"Session {self._label} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
             )
         self.open()
         request_index, began = next(self._requests), self._clock()
@@ -183,7 +237,7 @@ class Session:
         except SparringError:
             raise
         except Exception as error:
-            raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+            raise InfrastructureError(f"Session {self._label}: the engine failed: {error!r}.") from error
         finally:
             self._num_running -= 1
         self._check(completion, oldest_allowed)
@@ -202,7 +256,10 @@ class Session:
             self._is_open = True
 
     def close(self) -> None:
-        """Tell the engine that no turn follows. Later turns are refused; closing twice is fine."""
+        """Tell the engine that no turn follows, of the other policies neither. Later turns are refused; closing twice is
+        fine."""
+        for other in self._others.values():
+            other.close()
         if self._is_open and not self._is_closed:
             self._engine.close_session(self._id)
         self._is_closed = True
@@ -253,7 +310,7 @@ class Session:
         room = self._max_context_tokens - len(start.prompt_ids)
         if room < 1:
             raise ContextOverflow(
-                f"Session {self._id}: the prompt has {len(start.prompt_ids)} tokens and the context "
+                f"Session {self._label}: the prompt has {len(start.prompt_ids)} tokens and the context "
                 f"{self._max_context_tokens}, which leaves no room for an answer; shorten the episode or the tool results."
             )
         return SampleRequest(
@@ -288,7 +345,7 @@ class Session:
         elif not completion.fingerprint:
             problem = "it names no weight fingerprint"
         if problem is not None:
-            raise InfrastructureError(f"Session {self._id}: the engine's answer cannot be used: {problem}.")
+            raise InfrastructureError(f"Session {self._label}: the engine's answer cannot be used: {problem}.")
 
     def _turn(
         self,
@@ -299,7 +356,7 @@ class Session:
         *,
         seconds: float,
     ) -> Turn:
-        turn_id = len(self._played)
+        turn_id = next(self._turn_ids)
         return Turn(
             id=turn_id,
             parent=start.parent,
@@ -315,6 +372,8 @@ class Session:
             num_computed_tokens=completion.num_computed_tokens,
             seconds=seconds,
             stop_text=self._stop_text(completion, request.stop_texts),
+            policy=self._policy,
+            learns=self._learns,
         )
 
     def _stop_text(self, completion: Completion, stop_texts: Sequence[str]) -> str | None:
