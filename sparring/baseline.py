@@ -75,6 +75,7 @@ class BaselineEvaluator:
             try:
                 evaluation, groups = await self._play(baseline)
             finally:
+                await baseline.collector.aclose()
                 await baseline.engine.close()
         report = EvaluationReport(evaluations=(evaluation,), comparisons=(), path=folder.next_evaluation_path())
         report.write()

@@ -28,7 +28,7 @@ from sparring.algorithms.credit import TurnAdvantages, credit
 from sparring.algorithms.reductions import Counts
 from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
-from sparring.config import ALGORITHM_KNOBS, Config, key_from
+from sparring.config import ALGORITHM_KNOBS, Config, PolicySection, key_from
 from sparring.data import read_tasks, split_tasks
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages, read_script
@@ -39,13 +39,14 @@ from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
 from sparring.plugins import load_object
 from sparring.protocols import Chat, MessageEngine, RewardFunction, Scorer, SpliceRefused
-from sparring.rollouts import Agent, Collector, Curriculum, Scheduler
+from sparring.rollouts import Agent, Collector, Curriculum, NamedPolicy, Scheduler
 from sparring.rollouts.curriculum import task_kind
 from sparring.sessions import AnySession
 from sparring.tracking.stored import rows, trajectory_files
 from sparring.types import Message, Sampling, Task, ToolSchema, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
+    from sparring.engines.frozen import FrozenEngine
     from sparring.engines.torch_engine import TorchEngine
     from sparring.models.policy import Policy
     from sparring.training.learner import TorchLearner
@@ -95,6 +96,8 @@ class Parts:
     recipe_dir: Path
     is_deterministic: bool
     has_scorer: bool
+    frozen_by_warm_start: tuple[FrozenEngine, ...]
+    """Engines of policies that play with what the warm start leaves: to be loaded as soon as it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,11 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         deterministic=is_deterministic,
         session_weights=config.rollout.session_weights,
     )
+    frozen = {
+        name: frozen_engine(section, engine, policy, weights)
+        for name, section in config.policies.items()
+        if section.role == "frozen"
+    }
     # After the cache of keys and values, whose pages the kernel should back only as they are used.
     keep_freed_memory()
     optimizer = config.optimizer
@@ -184,6 +192,14 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         max_context_tokens=policy.max_positions,
         max_turns=config.agent.max_turns,
         max_tokens=config.rollout.rollout_max_tokens,
+        policies={
+            name: NamedPolicy(engine=engine, chat=chat, learns=True)
+            if section.role == "trained"
+            else NamedPolicy(engine=frozen[name], chat=chat, sampling=_sampling(section, config))
+            for name, section in config.policies.items()
+            if section.role != "endpoint"
+        }
+        | endpoints_of(config),
     )
     return Parts(
         config=config,
@@ -202,6 +218,44 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
         has_scorer=scorer is not None,
+        frozen_by_warm_start=tuple(
+            one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
+        ),
+    )
+
+
+def frozen_engine(section: PolicySection, engine: TorchEngine, policy: Policy, initial: Weights) -> FrozenEngine:
+    """Who plays weights that stay as they are; without any yet where the warm start is to make them. Raises DataError for
+    a folder that holds no weights of this model."""
+    from sparring.engines.frozen import FrozenEngine
+    from sparring.training import checkpoints
+
+    if section.weights == "warm_start":
+        return FrozenEngine(engine)
+    if section.weights == "base":
+        return FrozenEngine(engine, initial)
+    source = Path(section.weights)
+    source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
+    return FrozenEngine(engine, checkpoints.load_weights(checkpoints.newest(source), policy))
+
+
+def endpoints_of(config: Config) -> dict[str, NamedPolicy]:
+    """The policies of the episode that are served elsewhere. Raises UsageError for a key that is not set."""
+    policies = {}
+    for name, section in config.policies.items():
+        if section.role == "endpoint":
+            assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
+            engine = OpenAIEngine(
+                section.base_url, section.model, api_key=key_from(section.api_key_env),
+                max_concurrency=config.rollout.rollout_max_concurrency,
+            )  # fmt: skip
+            policies[name] = NamedPolicy(engine=engine, sampling=_sampling(section, config))
+    return policies
+
+
+def _sampling(section: PolicySection, config: Config) -> Sampling:
+    return Sampling(
+        temperature=section.temperature, max_tokens=section.max_tokens or config.sampling.sampling_max_tokens
     )
 
 
@@ -217,7 +271,7 @@ def build_baseline(
         engine=engine, chat=None, agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=config.run.seed,
         max_concurrency=config.rollout.rollout_max_concurrency, timeout_seconds=config.rollout.rollout_timeout,
         max_retries=config.rollout.rollout_max_retries, max_turns=config.agent.max_turns,
-        max_tokens=config.rollout.rollout_max_tokens,
+        max_tokens=config.rollout.rollout_max_tokens, policies=endpoints_of(config),
     )  # fmt: skip
     return Baseline(
         engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=_kinds(config, tasks),
@@ -271,8 +325,9 @@ def deterministic(config: Config) -> bool:
     """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
     if config.engine.deterministic is not None:
         return config.engine.deterministic
-    # Rounds wait for every open session, and nobody knows how long a foreign agent thinks.
-    return config.rollout.max_steps_off_policy == 0 and not config.agent.is_foreign
+    # Rounds wait for every open session, and nobody knows how long a foreign agent thinks, or what an endpoint says.
+    is_foreign = config.agent.is_foreign or any(policy.role == "endpoint" for policy in config.policies.values())
+    return config.rollout.max_steps_off_policy == 0 and not is_foreign
 
 
 def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Agent | None:
@@ -544,5 +599,6 @@ def load_algorithm(config: Config, recipe_dir: Path) -> Algorithm:
 
 
 async def close(parts: Parts) -> None:
+    await parts.collector.aclose()
     await parts.engine.close()
     await asyncio.to_thread(parts.ledger.close)

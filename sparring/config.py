@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from sparring.algorithms import choice
 from sparring.errors import ConfigError, ConfigProblem, UsageError
@@ -117,6 +117,39 @@ class AgentSection(Section):
         return [way for way in ("function", "command", "url", "pull") if getattr(self, way) not in (None, False)]
 
 
+class PolicySection(Section):
+    """A further policy of every episode, which agents and environments ask by its name."""
+
+    role: Literal["trained", "frozen", "endpoint"] = Field(
+        default="frozen",
+        description="`trained`: the policy in training plays it too, and learns from it. `frozen`: weights of the same model "
+        "that stay as they are. `endpoint`: an OpenAI-compatible one. Tokens of the last two are in no loss.",
+    )
+    weights: str = Field(
+        default="base",
+        description="Of a frozen one: `base`, the model as loaded; `warm_start`, as the warm start left it; or a run folder.",
+    )
+    base_url: str | None = Field(default=None, description="Of an endpoint, with its /v1.")
+    model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
+    api_key_env: str | None = Field(
+        default=None, description="Name of the environment variable that holds the endpoint's key."
+    )
+    temperature: FiniteFloat = Field(
+        default=1.0, ge=0, le=2, description="Of one that is not trained, in evaluations too."
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Of one turn of one that is not trained. None: sampling.sampling_max_tokens."
+    )
+
+
+POLICY_KEYS: Mapping[str, frozenset[str]] = {
+    "trained": frozenset({"role"}),
+    "frozen": frozenset({"role", "weights", "temperature", "max_tokens"}),
+    "endpoint": frozenset({"role", "base_url", "model", "api_key_env", "temperature", "max_tokens"}),
+}
+"""Keys of [policies.NAME] by the roles that read them."""
+
+
 class RewardSection(Section):
     reward: str | None = Field(
         default=None, description="`module:function` of the training signal. None: the agent says what it earned."
@@ -205,6 +238,9 @@ class AlgorithmSection(Section):
                 values[f"clip_{side}_threshold"] = 1 + sign * epsilon
         return {**values, **self.options}
 
+
+_POLICY_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_MAIN_NAMES = ("policy", "default")
 
 ALGORITHM_KNOBS = tuple(name for name, field in AlgorithmSection.model_fields.items() if field.default is None)[1:]
 """Keys of [algorithm] that the chosen functions read, or not."""
@@ -361,6 +397,7 @@ class Config(Section):
     data: DataSection = DataSection()
     environment: EnvironmentSection = EnvironmentSection()
     agent: AgentSection = AgentSection()
+    policies: dict[str, PolicySection] = Field(default_factory=dict)
     reward: RewardSection = RewardSection()
     batch: BatchSection = BatchSection()
     curriculum: CurriculumSection = CurriculumSection()
@@ -498,6 +535,7 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
         config = Config.model_validate(merged)
     except ValidationError as error:
         problems += [_problem(detail) for detail in error.errors()]
+        # Of a named policy everything is left out: [policies] is a section of sections.
         wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in error.errors()}
         config = _without(wrong, merged)
     problems += _conflicts(config, wrong)
@@ -520,19 +558,23 @@ def resolved_toml(config: Config) -> str:
 
 def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: Config) -> list[tuple[str, Any, str]]:
     """Every field as (key path, value, where it comes from: override, recipe or default)."""
-    overridden = {".".join(override.partition("=")[0].strip().split(".")[:2]) for override in overrides}
+    overridden = {override.partition("=")[0].strip() for override in overrides}
     rows = []
-    for section_name in Config.model_fields:
-        section = getattr(config, section_name)
+    sections = {
+        name: (getattr(config, name), recipe.get(name, {})) for name in Config.model_fields if name != "policies"
+    }
+    for name, policy in config.policies.items():
+        sections[f"policies.{name}"] = (policy, recipe.get("policies", {}).get(name, {}))
+    for section_name, (section, given) in sections.items():
         if section is None:
             continue
-        given = recipe.get(section_name, {})
         values = section.model_dump(mode="json")
         if section_name == "algorithm":
             values = config.algorithm_in_effect()
         for key, value in values.items():
             spellings = {key, key.replace("_threshold", "_epsilon")}
-            is_override = not overridden.isdisjoint(f"{section_name}.{one}" for one in spellings)
+            paths = {f"{section_name}.{one}" for one in spellings}
+            is_override = any(one in paths or one.startswith(tuple(f"{path}." for path in paths)) for one in overridden)
             origin = "override" if is_override else "default" if spellings.isdisjoint(given) else "recipe"
             rows.append((f"{section_name}.{key}", value, origin))
     return rows
@@ -599,7 +641,9 @@ def _shown(value: Any) -> str:
 def _nearest(path: str) -> str:
     known = list(Config.model_fields)
     for section, field in Config.model_fields.items():
-        known += [f"{section}.{key}" for key in _section_class(field.annotation).model_fields]
+        # The keys of a named policy stand one level deeper.
+        prefix = ".".join(path.split(".")[:2]) if path.startswith("policies.") and section == "policies" else section
+        known += [f"{prefix}.{key}" for key in _section_class(field.annotation).model_fields]
     matches = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     if not matches:
         key = path.rpartition(".")[2]
@@ -615,12 +659,13 @@ def _without(wrong: Container[str], merged: Mapping[str, Any]) -> Config:
 
     Sections with keys that have no default stay out: no rule reads them.
     """
-    sections: dict[str, Section] = {}
+    sections: dict[str, Any] = {}
     for name, table in merged.items():
         if name in wrong or name not in Config.model_fields or Config.model_fields[name].is_required():
             continue
         kept = {key: value for key, value in table.items() if f"{name}.{key}" not in wrong}
-        sections[name] = _section_class(Config.model_fields[name].annotation).model_validate(kept)
+        annotation: Any = Config.model_fields[name].annotation
+        sections[name] = TypeAdapter(annotation).validate_python(kept)
     return Config.model_construct(None, **sections)
 
 
@@ -691,6 +736,24 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
             "sampling.sampling_max_tokens",
             f"{'agent' if agent.is_foreign else 'environment'}.max_turns",
         )
+    for name, policy in config.policies.items():
+        path = f"policies.{name}"
+        if not _POLICY_NAME.fullmatch(name):
+            refuse(path, "is no name for a policy; use lower-case letters, digits and _, a letter first.")
+        if name in _MAIN_NAMES:
+            refuse(path, f"has the name that clients call the policy in training by; use another than {_MAIN_NAMES}.")
+        for key, message in _policy_problems(config, policy):
+            refuse(f"{path}.{key}", message)
+        if policy.role == "frozen" and policy.weights == "warm_start" and config.warm_start is None:
+            message = "is 'warm_start', but the recipe has no [warm_start]; use 'base', or the folder of a run."
+            refuse(f"{path}.weights", message, "warm_start")
+        if policy.role == "frozen" and (policy.max_tokens or 0) >= model.max_sequence_length:
+            refuse(
+                f"{path}.max_tokens",
+                f"is {policy.max_tokens}, but model.max_sequence_length = {model.max_sequence_length} holds the prompt too; "
+                "make it smaller.",
+                "model.max_sequence_length",
+            )
     for name in config.algorithm.options:
         if name in AlgorithmSection.model_fields:
             message = f"is a key of [algorithm] itself: write algorithm.{name} = ... without options."
@@ -829,6 +892,26 @@ def _conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem
             "the prompt too; make it smaller.",
             "model.max_sequence_length",
         )
+    return found
+
+
+def _policy_problems(config: Config, policy: PolicySection) -> list[tuple[str, str]]:
+    """What is wrong with a further policy by itself: (key, message)."""
+    found = []
+    for key in sorted(policy.model_fields_set - POLICY_KEYS[policy.role]):
+        message = f"is given, but role = {policy.role!r} does not read it; leave it out."
+        if policy.role == "trained" and key in POLICY_KEYS["frozen"]:
+            message = "is given, but role = 'trained' plays with what is in training, as [sampling] says; leave it out."
+        found.append((key, message))
+    if policy.role != "endpoint" and not config.is_trainable:
+        found.append(("role", f"is {policy.role!r}, which takes a model that is loaded here; use 'endpoint'."))
+    if policy.role == "endpoint":
+        found += [
+            (key, "is missing; role = 'endpoint' needs it.")
+            for key in ("base_url", "model")
+            if not getattr(policy, key)
+        ]
+        found += endpoint_problems(base_url=policy.base_url, api_key_env=policy.api_key_env)
     return found
 
 

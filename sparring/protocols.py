@@ -177,6 +177,15 @@ class SessionLike(Protocol):
     @property
     def turns(self) -> tuple[Turn, ...]: ...
 
+    @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        """Those of all policies of the episode, by id."""
+        ...
+
+    def of(self, name: str) -> SessionLike:
+        """The same door to another policy of the episode. Raises UsageError for an unknown name."""
+        ...
+
 
 class Environment(Protocol):
     """The world of one episode; a fresh object each time."""

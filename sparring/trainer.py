@@ -204,6 +204,7 @@ class MultiTurnRLTrainer:
         elif config.warm_start is not None and not await self._warm_start(parts, folder):
             return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
+        await self._freeze(parts, folder)
 
         validations: dict[int, Evaluation] = {}
         self._console.warned(config.warnings())
@@ -292,6 +293,20 @@ class MultiTurnRLTrainer:
         checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0})
         return True
 
+    async def _freeze(self, parts: Parts, folder: RunFolder) -> None:
+        """Give the policies that play with what the warm start left what it left."""
+        if not parts.frozen_by_warm_start:
+            return
+        left = folder.checkpoints / WARM_START
+        if not left.is_dir():
+            raise UsageError(
+                f"a policy of the recipe has weights = 'warm_start', but {left} does not exist: this run has had no warm start "
+                "of its own. Name the folder of a run instead."
+            )
+        weights = checkpoints.load_weights(left, parts.policy)
+        for engine in parts.frozen_by_warm_start:
+            await engine.load_weights(weights, version=0)
+
     async def _continue_warm_start(self, seconds: float) -> Weights:
         section, parts, folder = self.config.warm_start, self._parts, self.folder
         if section is None or parts is None or folder is None:
@@ -323,6 +338,8 @@ class MultiTurnRLTrainer:
         parts = self._parts or await self._build()
         self._parts = parts
         await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
+        assert self.folder is not None
+        await self._freeze(parts, self.folder)
         evaluation, _ = await self._play_split(
             parts, parts.tasks.held_out[: section.eval_num_tasks], name=name, split="held_out", prefix="eval",
             group_size=section.eval_group_size, temperature=section.eval_temperature,

@@ -45,6 +45,8 @@ class UntrainedReason(StrEnum):
 
     NOT_RECEIVED = "not_received"
     """Its answer got lost on its way, and nothing continues it."""
+    NOT_LEARNING = "not_learning"
+    """Of a policy beside the one in training."""
     NO_IDS = "no_ids"
     """An endpoint or a script answered, and told no tokens."""
     GREEDY = "greedy"
@@ -209,6 +211,10 @@ class Turn:
     """Of a turn without ids: how many there were, where the engine says so; not in the ledger."""
     is_received: bool = True
     """Whether its answer reached who asked, or something continues it."""
+    policy: str | None = None
+    """Which of the episode's named policies played it; None is the main one."""
+    learns: bool = True
+    """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
 
     @property
     def oldest_version(self) -> int:
@@ -231,6 +237,8 @@ class Turn:
         ratio would compare two different ones."""
         if not self.is_received:
             return UntrainedReason.NOT_RECEIVED
+        if not self.learns:
+            return UntrainedReason.NOT_LEARNING
         if not self.token_ids:
             return UntrainedReason.NO_IDS
         if self.sampling.temperature == 0:
@@ -268,6 +276,7 @@ class Trajectory:
     attempt: int
     """The member of the group that this is, from 0."""
     turns: tuple[Turn, ...]
+    """Those of the policy in training, under whatever names, by id: what rewards, credit and learning are about."""
     messages: tuple[Message, ...]
     """The conversation as the agent saw it at the end."""
     outcome: Outcome
@@ -279,6 +288,8 @@ class Trajectory:
     """The environment's own log, one entry per tool call; apart from what the agent saw."""
     error: str | None = None
     seconds: float = 0.0
+    other_turns: tuple[Turn, ...] = ()
+    """Those of policies that do not learn (a user simulator, a frozen opponent). Ids are unique over both."""
 
     @property
     def num_sampled_tokens(self) -> int:

@@ -321,3 +321,51 @@ def test_options_survive_being_written_whatever_toml_can_say() -> None:
     ]
     config = validate(NEEDED, overrides)
     assert validate(tomllib.loads(resolved_toml(config))).environment.options == config.environment.options
+
+
+def test_further_policies_have_sections_of_their_own_and_every_key_counts() -> None:
+    recipe = {**NEEDED, "policies": {"customer": {"temperature": 0.5}, "judge": {"role": "trained"}, "plain": {}}}
+    overrides = ["policies.customer.max_tokens=64"]
+    config = validate(recipe, overrides)
+    assert list(config.policies) == ["customer", "judge", "plain"]
+    view = {key: (value, origin) for key, value, origin in resolved_view(recipe, overrides, config)}
+    assert view["policies.customer.temperature"] == (0.5, "recipe")
+    assert view["policies.customer.max_tokens"] == (64, "override")
+    assert view["policies.plain.role"] == ("frozen", "default")
+    again = validate(tomllib.loads(resolved_toml(config)))
+    assert again == config
+    assert again.policies["customer"].model_fields_set == {"temperature", "max_tokens"}
+
+
+ELSEWHERE = {"role": "endpoint", "base_url": "http://here/v1", "model": "m"}
+
+
+def test_of_what_is_not_trained_only_endpoints_play_beside() -> None:
+    """A frozen policy would need the model that is not loaded."""
+    for role, refused in ((ELSEWHERE, []), ({"role": "frozen"}, ["policies.customer.role"])):
+        assert list(problems_of(*ENDPOINT, recipe={**NEEDED, "policies": {"customer": role}})) == refused
+
+
+@pytest.mark.parametrize(
+    ("policies", "key", "message"),
+    [
+        ({"customer": {"rool": "frozen"}}, "policies.customer.rool", "the nearest one is 'policies.customer.role'"),
+        ({"customer": {"role": "frosen"}}, "policies.customer.role", "it should be 'trained', 'frozen' or 'endpoint'"),
+        ({"policy": {}}, "policies.policy", "has the name that clients call the policy in training by"),
+        ({"Your Customer": {}}, "policies.Your Customer", "is no name for a policy"),
+        ({"rival": {"role": "trained", "weights": "base"}}, "policies.rival.weights", "plays with what is in training"),
+        ({"rival": {"role": "trained", "temperature": 1}}, "policies.rival.temperature", "leave it out"),
+        ({"customer": {"weights": "warm_start"}}, "policies.customer.weights", "the recipe has no [warm_start]"),
+        ({"customer": {"max_tokens": 2048}}, "policies.customer.max_tokens", "holds the prompt too"),
+        ({"customer": 3}, "policies.customer", "is 3"),
+        ({"customer": {"role": "endpoint", "base_url": "http://here/v1"}}, "policies.customer.model", "is missing"),
+        ({"customer": {"role": "endpoint", "model": "m"}}, "policies.customer.base_url", "is missing"),
+        ({"customer": {**ELSEWHERE, "weights": "base"}}, "policies.customer.weights", "role = 'endpoint' does not read it"),
+        ({"customer": {**ELSEWHERE, "api_key_env": "sk-1"}}, "policies.customer.api_key_env", "environment variable"),
+        ({"customer": {"base_url": "http://here/v1"}}, "policies.customer.base_url", "role = 'frozen' does not read it"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(policies: dict[str, object], key: str, message: str) -> None:
+    found = problems_of(recipe={**NEEDED, "policies": policies})
+    assert list(found) == [key]
+    assert message in found[key]

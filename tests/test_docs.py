@@ -29,8 +29,9 @@ LITERAL = re.compile(r"(rollout|analysis|training|timing_s|val|\0)(/[a-z0-9_\0]+
 
 
 def section_class(annotation: Any) -> type[Section]:
-    """The section of a field, also of one that may be None."""
-    return next(part for part in (annotation, *get_args(annotation)) if isinstance(part, type))
+    """The section of a field, also of one that may be None, or is there by any name."""
+    parts = (annotation, *get_args(annotation))
+    return next(part for part in parts if isinstance(part, type) and issubclass(part, Section))
 
 
 def defaults() -> dict[str, dict[str, Any]]:
@@ -47,7 +48,7 @@ def documented_defaults() -> dict[str, dict[str, Any]]:
     """What docs/configuration.md says: each section's table of `key` and default."""
     found: dict[str, dict[str, Any]] = {}
     for part in (ROOT / "docs" / "configuration.md").read_text("utf-8").split("\n## ")[1:]:
-        heading = re.match(r"`\[(\w+)\]`\n", part)
+        heading = re.match(r"`\[(\w+)(?:\.NAME)?\]`\n", part)
         if heading:
             rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", part, flags=re.MULTILINE)
             found[heading[1]] = {key: read_default(cell) for key, cell in rows}

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -30,13 +30,17 @@ class DoorLike(Protocol):
     @property
     def api_key(self) -> str: ...
 
+    @property
+    def policies(self) -> Mapping[str, DoorLike]: ...
+
 
 @final
 class CommandAgent:
     """Starts a program for every episode, in a process group of its own that ends with it.
 
     The program finds `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's pair) in its environment and the task as
-    JSON on its standard input: `{"id", "messages", "prompt"}`, without the fields that hold the truth. The last line of its
+    JSON on its standard input: `{"id", "messages", "prompt"}`, without the fields that hold the truth, and where the recipe
+    names further policies `policies` with a `base_url` and an `api_key` for each. The last line of its
     standard output may be `{"reward": ...}`: a number, a list with one for each turn, and with it `components` and
     `metrics`. Without one the recipe's reward function judges the episode.
     """
@@ -54,6 +58,10 @@ class CommandAgent:
         """
         door = self._enter(session)
         given = {"id": task.id, "messages": list(task.messages), "prompt": _prompt(task)}
+        if door.policies:
+            given["policies"] = {
+                name: {"base_url": other.base_url, "api_key": other.api_key} for name, other in door.policies.items()
+            }
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, cwd=self._folder, env=_environment(door), start_new_session=True,
@@ -85,7 +93,8 @@ class CommandAgent:
         if not isinstance(report, dict) or "reward" not in report:
             return None
         source = f"the reward that {self._command[0]} printed for session {session.id}"
-        value = to_reward(report["reward"], turn_ids=[turn.id for turn in session.turns], source=source)
+        turn_ids = [turn.id for turn in session.episode_turns if turn.learns]
+        value = to_reward(report["reward"], turn_ids=turn_ids, source=source)
         for name in ("components", "metrics"):
             if not isinstance(report.get(name, {}), dict):
                 raise RewardError(f"{source} has {name} = {report[name]!r}; give an object of numbers by name.")
@@ -96,7 +105,7 @@ class CommandAgent:
                 components=report.get("components", {}),
                 metrics=report.get("metrics", {}),
             ),
-            turn_ids=[turn.id for turn in session.turns],
+            turn_ids=turn_ids,
             source=source,
         )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 from sparring.agents.result import AgentResult, ended_by
-from sparring.errors import InfrastructureError, RewardError, ServiceError
+from sparring.errors import InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.protocols import RewardValue, SessionLike
 from sparring.rewards.rules import to_reward
 from sparring.types import Message, Outcome, Task, ToolSchema, Turn
@@ -24,6 +24,9 @@ class DoorLike(Protocol):
     @property
     def api_key(self) -> str: ...
 
+    @property
+    def policies(self) -> Mapping[str, DoorLike]: ...
+
 
 Enter: TypeAlias = Callable[[Any], DoorLike]
 
@@ -34,6 +37,7 @@ class EpisodeSession:
 
     def __init__(self, session: SessionLike, door: DoorLike) -> None:
         self._session = session
+        self._door = door
         self.base_url = door.base_url
         self.api_key = door.api_key
 
@@ -44,6 +48,14 @@ class EpisodeSession:
     @property
     def turns(self) -> tuple[Turn, ...]:
         return self._session.turns
+
+    @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        return self._session.episode_turns
+
+    def of(self, name: str) -> EpisodeSession:
+        """The same for another policy of the episode. Raises UsageError for a name that the recipe does not have."""
+        return EpisodeSession(self._session.of(name), self._door.policies[name])
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Play one turn: the assistant's message. Raises as `Session.play` does."""
@@ -79,15 +91,15 @@ class FunctionAgent:
         """Play one episode.
 
         The policy's own limits become outcomes without reward, as does any other exception of the function.
-        InfrastructureError passes; RewardError when what it returns is no reward.
+        InfrastructureError passes, and UsageError; RewardError when what it returns is no reward.
         """
         try:
             value = await self._function(task, self._with_door(session))
-        except (InfrastructureError, RewardError):
+        except (InfrastructureError, RewardError, UsageError):
             raise
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it ends its episode only)
             return ended_by(error, session, f"{self.__name__} raised {error!r}")
-        turn_ids = [turn.id for turn in session.turns]
+        turn_ids = [turn.id for turn in session.episode_turns if turn.learns]
         source = f"Agent {self.__name__!r} in session {session.id}: its reward"
         return AgentResult(outcome=Outcome.FINISHED, reward=to_reward(value, turn_ids=turn_ids, source=source))
 

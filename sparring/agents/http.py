@@ -59,6 +59,9 @@ class DoorLike(Protocol):
     @property
     def report(self) -> ReportLike: ...
 
+    @property
+    def policies(self) -> Mapping[str, DoorLike]: ...
+
 
 class GatewayLike(Protocol):
     """What hands out doors (`sparring.gateway.Gateway`); it must be running."""
@@ -151,7 +154,7 @@ class HttpAgent:
                 if limit is None:
                     raise
                 return limit
-        if not session.turns:
+        if not any(turn.learns for turn in session.episode_turns):
             raise InfrastructureError(
                 f"The agent at {self._url} reported a reward of {reward.total} without asking the policy for a turn, so "
                 "it is not the policy's; have it ask the endpoint or base_url that it is sent."
@@ -195,7 +198,7 @@ class HttpAgent:
                 # Full jitter: agents that failed together do not come back together.
                 longest = min(_LONGEST_PAUSE_SECONDS, 0.25 * 2**attempt)
                 await self._sleep(self._rng.uniform(0.0, longest))
-                if session.turns or session.failure is not None:
+                if session.episode_turns or session.failure is not None:
                     break
             await self._pace()
             # A door for each attempt: should an agent that seemed lost go on, it is not heard.
@@ -284,7 +287,7 @@ def invocation(
 
     Three spellings at once, which do not clash: that of MTRL's documentation, that of its SDK, that of
     agentcore-rl-toolkit; a column of the dataset stands at the top where its name is free. An agent judges itself, so
-    it is told everything, ground truth as well.
+    it is told everything, ground truth as well. The episode's other policies are told of where there are any.
     """
     messages = [dict(message) for message in task.messages]
     is_text = len(messages) == 1 and messages[0].keys() == {"role", "content"} and messages[0]["role"] == "user"
@@ -293,8 +296,10 @@ def invocation(
     job_arn = f"arn:aws:sagemaker:{region}:000000000000:job/AgentRFT/{job_name}"
     in_snake = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens, "top_p": sampling.top_p}
     in_camel = {"temperature": sampling.temperature, "maxTokens": sampling.max_tokens, "topP": sampling.top_p}
+    policies = {name: {"base_url": f"{endpoint}/v1", "api_key": other.api_key} for name, other in door.policies.items()}
     return {
         **task.fields,
+        **({"policies": policies} if policies else {}),
         # MTRL hands over one text; whoever has more than that packs the row into it as JSON.
         "prompt": prompt if is_text else json.dumps(row),
         "messages": messages,

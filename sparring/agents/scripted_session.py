@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from sparring.types import Message, Sampling, StopReason, ToolSchema, Turn
@@ -12,17 +12,29 @@ from sparring.types import Message, Sampling, StopReason, ToolSchema, Turn
 class ScriptedSession:
     """Implements `protocols.SessionLike`: answers with the given messages in order; raises those that are errors.
 
-    `cut` says that every answer hit the token limit. `requests` holds what was asked so far."""
+    `cut` says that every answer hit the token limit; `others` are the sessions of the episode's other policies.
+    `requests` holds what was asked so far."""
 
-    def __init__(self, *script: Message | Exception, cut: bool = False) -> None:
+    def __init__(
+        self, *script: Message | Exception, cut: bool = False, others: Mapping[str, ScriptedSession] | None = None
+    ) -> None:
         self._script = list(script)
         self._stop_reason = StopReason.LENGTH if cut else StopReason.STOP
         self.requests: list[tuple[list[Message], tuple[ToolSchema, ...]]] = []
         self.turns: tuple[Turn, ...] = ()
+        self._others = dict(others or {})
 
     @property
     def id(self) -> str:
         return "scripted"
+
+    @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        """Numbers of turns are a session's own here, so these are its own turns."""
+        return self.turns
+
+    def of(self, name: str) -> ScriptedSession:
+        return self._others[name]
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         self.requests.append((list(messages), tuple(tools)))

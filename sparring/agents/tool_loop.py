@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sparring.agents.result import AgentResult
-from sparring.environments.base import Environment, reset
+from sparring.environments.base import Environment, reply, reset
 from sparring.environments.calls import ToolError, execute
 from sparring.errors import ContextOverflow, PolicyTimeout, TokenLimit
 from sparring.protocols import SessionLike
@@ -23,7 +23,8 @@ _MALFORMED: Mapping[str, str] = {
 async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
     """Play one episode; the caller closes the environment (see `environments.opened`).
 
-    An answer without tool calls finishes. Bad calls are told to the policy and counted. InfrastructureError passes.
+    An answer without tool calls finishes, unless the environment's user replies to it. Bad calls are told to the policy
+    and counted. InfrastructureError passes.
     """
     tools = environment.offered_tools()
     messages = await reset(environment, task)
@@ -53,7 +54,14 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
         if not calls and session.turns[-1].stop_reason is StopReason.LENGTH:
             return ended(Outcome.MAX_TOKENS)
         if not calls and not malformed:
-            return ended(Outcome.FINISHED)
+            try:
+                said = await reply(environment, messages, session, task)
+            except ContextOverflow as error:
+                return ended(Outcome.MAX_TOKENS, str(error))
+            if said is None:
+                return ended(Outcome.FINISHED)
+            messages.append({"role": "user", "content": said})
+            continue
         messages.extend(await _answered(calls, environment, transitions, counts, turn=turn))
         messages.extend(_complained(malformed))
         counts["malformed_tool_calls"] += len(malformed)

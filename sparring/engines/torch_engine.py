@@ -76,6 +76,8 @@ class TorchEngine:
         """Turns of this round (or all that came) that have no row yet."""
         self._running: list[RunningTurn] = []
         self._pins: dict[str, Version] = {}
+        self._frozen: dict[str, Version] = {}
+        """Versions that other policies play with, by fingerprint; only grows."""
         self._strangers: list[str] = []
         """Deterministic: sessions of this round that were never opened; later rounds must not see their rows."""
         self._thread = threading.Thread(target=self._work, name="sparring-engine", daemon=True)
@@ -93,8 +95,11 @@ class TorchEngine:
     def max_context_tokens(self) -> int:
         return self._cache.row_tokens
 
-    async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Continue the prompt; `on_token` is called in the event loop. Cancelling the task frees the slot.
+    async def sample(
+        self, request: SampleRequest, on_token: TokenCallback | None = None, *, frozen: Version | None = None
+    ) -> Completion:
+        """Continue the prompt; `on_token` is called in the event loop. Cancelling the task frees the slot. `frozen` is
+        what `freeze` gave: the turn is played with those weights.
 
         Raises ContextOverflow when the turn can never fit, PolicyTimeout past the deadline, InfrastructureError when
         the engine is closed or fails, ConstraintError for a constraint that cannot be followed, ValueError for an empty
@@ -102,7 +107,8 @@ class TorchEngine:
         """
         self._check(request)
         began = time.monotonic()
-        turn = RunningTurn(request, None if on_token is None else _in_loop(asyncio.get_running_loop(), on_token))
+        callback = None if on_token is None else _in_loop(asyncio.get_running_loop(), on_token)
+        turn = RunningTurn(request, callback, frozen=frozen)
         if request.constraint is not None:
             turn.guide = await asyncio.to_thread(self._grammars.guide, request.constraint, request.stop_ids)
         timeout = None if request.deadline is None else max(0.0, request.deadline - began)
@@ -126,14 +132,25 @@ class TorchEngine:
         with self._wake:
             self._current = loaded
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Log-probability of each id but the first, given those before it, under the newest weights.
+    def freeze(self, weights: Weights, version: int) -> Version:
+        """Keep these weights beside those in training, for `sample` and `logprobs`; as long as the engine lives."""
+        known = self._frozen.get(weights.fingerprint)
+        if known is None or known.number != version:
+            loaded = self._version(weights, version)
+            with self._wake:
+                self._frozen = {**self._frozen, weights.fingerprint: loaded}
+        return self._frozen[weights.fingerprint]
+
+    async def logprobs(
+        self, token_ids: Sequence[int], temperature: float = 1.0, *, frozen: Version | None = None
+    ) -> list[float]:
+        """Log-probability of each id but the first, given those before it, under the newest weights or the frozen ones.
 
         Temperature 0 reports those at temperature 1, as `sample` does.
         """
         if len(token_ids) < 2:
             return []
-        arguments = (self._current.weights, tuple(token_ids), temperature or 1.0)
+        arguments = ((frozen or self._current).weights, tuple(token_ids), temperature or 1.0)
         return (await asyncio.to_thread(releases_threads(self._forward.logprobs), *arguments)).tolist()
 
     def open_session(self, session_id: str) -> None:
@@ -238,7 +255,7 @@ class TorchEngine:
         else:
             return []
         for turn in taken:
-            turn.version = self._version_for(turn.request.session_id)
+            turn.version = self._version_for(turn)
         return taken
 
     def _tidy_cache(self) -> None:
@@ -255,11 +272,14 @@ class TorchEngine:
             if self._is_cache_stale:
                 self._cache.drop()
                 self._is_cache_stale = False
-        versions = (self._current, *self._pins.values(), *(turn.version for turn in self._queue))
+        queued = (turn.version for turn in self._queue)
+        versions = (self._current, *self._pins.values(), *self._frozen.values(), *queued)
         self._cache.drop(besides=frozenset(version.fingerprint for version in versions if version is not None))
 
-    def _version_for(self, session_id: str) -> Version:
-        return self._pins.setdefault(session_id, self._current) if self._is_pinned else self._current
+    def _version_for(self, turn: RunningTurn) -> Version:
+        if turn.frozen is not None:
+            return turn.frozen
+        return self._pins.setdefault(turn.request.session_id, self._current) if self._is_pinned else self._current
 
     def _drop_cancelled(self) -> None:
         for turn in self._running:
@@ -275,7 +295,7 @@ class TorchEngine:
         reading = [turn for turn in self._running if turn.num_unfed > 1]
         for place, turn in enumerate(self._queue):
             if turn.version is None:
-                turn.version = self._version_for(turn.request.session_id)
+                turn.version = self._version_for(turn)
             if len(self._running) < self._max_running and self._can_save_by_waiting(turn, turn.version, reading):
                 left.append(turn)
                 continue

@@ -32,6 +32,8 @@ class RunningTurn:
     """Follows the answer where it is constrained."""
     future: Future[Completion] = field(default_factory=Future)
     version: Version | None = None
+    frozen: Version | None = None
+    """Of a policy that is not in training: the version it has to be, whatever the others are."""
     row: Row | None = None
     ids: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)

@@ -4,8 +4,9 @@ from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute
 from sparring.environments.demonstrations import answer, record_demonstration, tool_call
 from sparring.environments.tools import tool
+from sparring.environments.user_simulator import UserSimulator
 
 __all__ = [
-    "Environment", "ToolError", "ToolResult", "answer", "execute", "opened", "record_demonstration", "tool",
+    "Environment", "ToolError", "ToolResult", "UserSimulator", "answer", "execute", "opened", "record_demonstration", "tool",
     "tool_call",
 ]  # fmt: skip

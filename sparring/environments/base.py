@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from sparring.environments.tools import tools_of
 from sparring.errors import InfrastructureError, SparringError, UsageError
 from sparring.plugins import call
+from sparring.protocols import SessionLike
 from sparring.types import Message, Task, ToolSchema
 
 CLOSE_SECONDS = 30.0
@@ -34,6 +35,14 @@ class Environment:
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Prepare the world; return opening messages, or None for the task's own."""
+        return None
+
+    def reply(self, messages: Sequence[Message], session: SessionLike) -> str | Awaitable[str | None] | None:
+        """What the user says to a message without tool calls, the last of `messages`; None, as here, ends the episode.
+
+        A policy that the recipe names may play the user: ask it at `session.of(name)`, or return what a `UserSimulator`
+        replies.
+        """
         return None
 
     def close(self) -> Awaitable[None] | None:
@@ -94,6 +103,20 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
             "give one of both."
         )
     return messages
+
+
+async def reply(environment: Environment, messages: Sequence[Message], session: SessionLike, task: Task) -> str | None:
+    """What the user says next, None at the end. Raises InfrastructureError when the environment fails over it."""
+    name = type(environment).__name__
+    try:
+        said = await call(environment.reply, messages, session)
+    except SparringError:
+        raise
+    except Exception as error:
+        raise InfrastructureError(f"Task {task.id}: {name}.reply failed: {error!r}.") from error
+    if said is not None and not isinstance(said, str):
+        raise UsageError(f"{name}.reply returned {said!r:.60}; return the text that the user says, or None to end.")
+    return said
 
 
 async def _close(environment: Environment, task: Task) -> None:

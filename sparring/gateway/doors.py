@@ -65,11 +65,11 @@ class EpisodeDoors:
     def model_name(self) -> str:
         return self._model_name
 
-    def register(self, session: AnySession) -> str:
-        """A new key for a session."""
+    def register(self, session: AnySession, report: EpisodeReport | None = None) -> str:
+        """A new key for a session; `report` is that of its episode, where a key of the same episode has it already."""
         self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
         api_key = f"sk-{secrets.token_urlsafe(32)}"
-        self._episodes[_digest(api_key)] = OpenEpisode(session)
+        self._episodes[_digest(api_key)] = OpenEpisode(session, report)
         return api_key
 
     def check(self, api_key: str) -> None:

@@ -23,9 +23,10 @@ from sparring.types import Message, Sampling, Turn
 class OpenEpisode:
     """A session with its door open."""
 
-    def __init__(self, session: AnySession) -> None:
+    def __init__(self, session: AnySession, report: EpisodeReport | None = None) -> None:
+        """`report` is shared by the sessions of an episode; rewards per turn are for the turns that learn."""
         self.session = session
-        self.report = EpisodeReport(lambda: session.turns)
+        self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode")
         self.refused: Counter[bytes] = Counter()
         """By the digest of their body, requests that were told to come again, and did not yet."""

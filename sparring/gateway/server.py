@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Self, final
 
 import uvicorn
@@ -35,6 +35,8 @@ class Door:
     base_url: str
     api_key: str
     report: EpisodeReport
+    policies: Mapping[str, Door] = field(default_factory=dict)
+    """The doors of the episode's other policies, by name. Whatever is reported at any of them is of the episode."""
 
     @property
     def endpoint(self) -> str:
@@ -129,9 +131,15 @@ class Gateway:
         self._listener = Listener(create_app(self._doors, queue=queue), host, port)
 
     def register(self, session: AnySession) -> Door:
-        """A key of its own for a session; it opens nothing once the session is closed."""
+        """A key of its own for a session, and one for each other policy of its episode; they open nothing once the session
+        is closed."""
         api_key = self._doors.register(session)
-        return Door(self.base_url, api_key, self._doors.report(api_key))
+        report = self._doors.report(api_key)
+        policies = {
+            name: Door(self.base_url, self._doors.register(other, report), report)
+            for name, other in session.others.items()
+        }
+        return Door(self.base_url, api_key, report, policies)
 
     @property
     def base_url(self) -> str:

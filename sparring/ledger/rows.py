@@ -35,7 +35,7 @@ CREATE TABLE turns (
     new_prompt_ids BLOB NOT NULL, token_ids BLOB NOT NULL, sampled_logprobs BLOB NOT NULL,
     versions TEXT NOT NULL, fingerprint TEXT NOT NULL, stop_reason TEXT NOT NULL, sampling TEXT NOT NULL,
     message TEXT NOT NULL, num_computed_tokens INTEGER NOT NULL, seconds REAL NOT NULL, request_digest TEXT NOT NULL,
-    removed_mass REAL NOT NULL, untrained_reason TEXT,
+    removed_mass REAL NOT NULL, untrained_reason TEXT, policy TEXT, learns INTEGER NOT NULL,
     PRIMARY KEY (rollout_id, id)
 ) WITHOUT ROWID;
 """
@@ -93,14 +93,14 @@ def update_rollout(
 def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_digest: str) -> None:
     num_inherited = 0 if turn.parent is None else _num_played(db, rollout_id, turn.parent)
     db.execute(
-        f"INSERT INTO turns VALUES ({', '.join('?' * 17)})",
+        f"INSERT INTO turns VALUES ({', '.join('?' * 19)})",
         (
             rollout_id, turn.id, turn.parent, turn.branch_reason,
             array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),
             array("f", turn.sampled_logprobs).tobytes(), json_text(turn.versions), turn.fingerprint,
             turn.stop_reason, json_text([turn.sampling.temperature, turn.sampling.top_p, turn.sampling.max_tokens]),
             json_text(turn.message), turn.num_computed_tokens, turn.seconds, request_digest, turn.removed_mass,
-            turn.untrained_reason,
+            turn.untrained_reason, turn.policy, turn.learns,
         ),
     )  # fmt: skip
 
@@ -153,10 +153,11 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
     turns: dict[int, Turn] = {}
     for (
         id, parent, branch_reason, new_prompt_ids, token_ids, logprobs, versions, fingerprint, stop_reason, sampling,
-        message, num_computed_tokens, seconds, removed_mass, untrained_reason,
+        message, num_computed_tokens, seconds, removed_mass, untrained_reason, policy, learns,
     ) in db.execute(
         "SELECT id, parent, branch_reason, new_prompt_ids, token_ids, sampled_logprobs, versions, fingerprint,"
-        " stop_reason, sampling, message, num_computed_tokens, seconds, removed_mass, untrained_reason FROM turns"
+        " stop_reason, sampling, message, num_computed_tokens, seconds, removed_mass, untrained_reason, policy, learns"
+        " FROM turns"
         " WHERE rollout_id = ? ORDER BY id",
         (rollout_id,),
     ):  # fmt: skip
@@ -178,6 +179,8 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             seconds=seconds,
             removed_mass=removed_mass,
             is_received=untrained_reason != UntrainedReason.NOT_RECEIVED,
+            policy=policy,
+            learns=bool(learns),
         )
     return tuple(turns.values())
 

@@ -50,7 +50,7 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
     broken: list[str] = []
     planned = {rollout_id for (rollout_id,) in db.execute("SELECT id FROM rollouts")}
     seen: set[tuple[str, int]] = set()
-    begun: set[str] = set()
+    begun: set[tuple[str, str | None]] = set()
     lost: set[tuple[str, int]] = set()
     for (
         rollout_id,
@@ -63,14 +63,16 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
         sampling,
         mass,
         untrained,
+        policy,
+        learns,
     ) in db.execute(
         "SELECT rollout_id, id, parent, branch_reason, token_ids, sampled_logprobs, versions, sampling, removed_mass,"
-        " untrained_reason FROM turns ORDER BY rollout_id, id"
+        " untrained_reason, policy, learns FROM turns ORDER BY rollout_id, id"
     ):
         where = f"turn {turn_id} of rollout {rollout_id}"
         num_tokens = len(token_ids) // array("i").itemsize
         numbers = unpacked("f", logprobs)
-        is_first = rollout_id not in begun
+        is_first = (rollout_id, policy) not in begun
         if rollout_id not in planned:
             broken.append(f"{where}: its rollout was never planned")
         if parent is not None and (rollout_id, parent) not in seen:
@@ -82,6 +84,8 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
         if untrained is not None and untrained not in set(UntrainedReason):
             broken.append(f"{where}: {untrained!r} is no reason for not training it")
         temperature, top_p, _ = json.loads(sampling)
+        if untrained is None and not learns:
+            broken.append(f"{where}: of a policy that does not learn, and no reason not to train it")
         if untrained is None and (temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS):
             broken.append(
                 f"{where}: sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and "
@@ -96,5 +100,5 @@ def _broken_turns(db: sqlite3.Connection) -> list[str]:
         seen.add((rollout_id, turn_id))
         if untrained == UntrainedReason.NOT_RECEIVED:
             lost.add((rollout_id, turn_id))
-        begun.add(rollout_id)
+        begun.add((rollout_id, policy))
     return broken

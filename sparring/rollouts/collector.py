@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
@@ -17,7 +18,7 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.strict import evaluate_score
-from sparring.sessions import AnySession, MessageSession, Session, episode_seed
+from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -47,9 +48,22 @@ class GroupPlan:
         return f"{self.split}/{self.label or self.position}/{self.task.id}/{member}.{attempt}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPolicy:
+    """A further policy of every episode, which agents and environments ask by its name (`session.of(name)`)."""
+
+    engine: Engine | MessageEngine
+    chat: Chat | None = None
+    """None for an engine that speaks in messages."""
+    learns: bool = False
+    """Whether `engine` plays the policy in training: then its turns are learned from like the agent's own."""
+    sampling: Sampling | None = None
+    """None samples as the agent's own turns."""
+
+
 @final
 class Collector:
-    """Plays episodes of one agent against one engine.
+    """Plays episodes of one agent against one engine, and against further policies where the recipe names some.
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff, each attempt a rollout of its
     own in the ledger; when retries run out the member is lost, and its group goes on with the rest if at least two
@@ -72,10 +86,13 @@ class Collector:
         max_context_tokens: int | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
+        policies: Mapping[str, NamedPolicy] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`chat` is None for an engine that speaks in messages."""
+        """`chat` is None for an engine that speaks in messages. `max_turns` and `max_tokens` bound what each policy that
+        learns plays; the others have the episode's time for a bound."""
+        self._policies = dict(policies or {})
         self._engine = engine
         self._chat = chat
         self._agent = agent
@@ -92,6 +109,12 @@ class Collector:
         self._max_tokens = max_tokens
         self._clock = clock
         self._sleep = sleep
+
+    async def aclose(self) -> None:
+        """Close the engines of further policies; the one of the policy in training belongs to whoever made it."""
+        for policy in self._policies.values():
+            if policy.engine is not self._engine:
+                await policy.engine.close()
 
     async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
         """Play the members of a group side by side. Members lost to infrastructure are counted in `num_lost`.
@@ -186,7 +209,8 @@ class Collector:
             id=rollout_id,
             task=plan.task,
             attempt=member,
-            turns=session.turns,
+            turns=tuple(turn for turn in session.episode_turns if turn.learns),
+            other_turns=tuple(turn for turn in session.episode_turns if not turn.learns),
             messages=tuple(played.messages) or session.messages,
             outcome=played.outcome,
             reward=None,
@@ -200,26 +224,36 @@ class Collector:
         return await self._judge(trajectory, plan, played.reward)
 
     def _session(self, plan: GroupPlan, member: int, rollout_id: str, *, deadline: float) -> AnySession:
+        """The episode's session with those of its other policies."""
         seed = episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member)
-        if isinstance(self._engine, MessageEngine):
-            return MessageSession(
-                id=rollout_id, engine=self._engine, ledger=self._ledger, sampling=plan.sampling, seed=seed,
-                max_turns=self._max_turns, max_tokens=self._max_tokens, deadline=deadline, clock=self._clock,
+        turn_ids = itertools.count()
+
+        def opened(
+            engine: Engine | MessageEngine, chat: Chat | None, sampling: Sampling, seed: int, *place: int, learns: bool,
+            **more: Any,
+        ) -> AnySession:  # fmt: skip
+            bounds = {"max_turns": self._max_turns, "max_tokens": self._max_tokens} if learns else {}
+            common = {
+                "id": rollout_id, "ledger": self._ledger, "sampling": sampling, "seed": seed, "turn_ids": turn_ids,
+                "deadline": deadline, "clock": self._clock, "learns": learns,
+            }  # fmt: skip
+            if isinstance(engine, MessageEngine):
+                return MessageSession(engine=engine, **common, **bounds, **more)
+            assert chat is not None, "an engine that samples tokens has a chat"
+            context = self._max_context_tokens if learns else None
+            return Session(
+                engine=engine, chat=chat, order=(plan.position, member, *place), max_context_tokens=context, **common, **bounds,
+                **more,
             )  # fmt: skip
-        assert self._chat is not None, "an engine that samples tokens has a chat"
-        return Session(
-            id=rollout_id,
-            engine=self._engine,
-            chat=self._chat,
-            ledger=self._ledger,
-            sampling=plan.sampling,
-            seed=seed,
-            order=(plan.position, member),
-            max_context_tokens=self._max_context_tokens,
-            max_turns=self._max_turns,
-            deadline=deadline,
-            clock=self._clock,
-        )
+
+        others = {
+            name: opened(
+                policy.engine, policy.chat, policy.sampling or plan.sampling, policy_seed(seed, name),
+                place, learns=policy.learns, policy=name,
+            )
+            for place, (name, policy) in enumerate(self._policies.items())
+        }  # fmt: skip
+        return opened(self._engine, self._chat, plan.sampling, seed, learns=True, others=others)
 
     async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | None:
         """Reward and score; None when a judge's own infrastructure failed, or no answer came in time.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from sparring.sessions.branching import BranchReason, reason_of
-from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, UntrainedReason
+from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, Turn, UntrainedReason
 
 
 def rollout_metrics(
@@ -24,6 +24,7 @@ def rollout_metrics(
     return {
         **_reward_metrics(groups, trajectories, advantages),
         **_length_metrics(trajectories),
+        **_policy_metrics(trajectories),
         **_logprob_metrics(trajectories),
         **_group_metrics(groups, advantages),
         **_staleness_metrics(trajectories, version),
@@ -73,9 +74,8 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     responses = [len(turn.token_ids) for turn in turns] or [0]
     outcomes = Counter(trajectory.outcome for trajectory in trajectories)
-    needed = sum(
-        len(turn.prompt_ids) + len(turn.token_ids) for trajectory in trajectories for turn in trajectory.turns[-1:]
-    )
+    last = [turn for trajectory in trajectories for turn in {turn.policy: turn for turn in trajectory.turns}.values()]
+    needed = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in last)
     return {
         "rollout/turns/mean": fmean(num_turns),
         "rollout/turns/min": float(min(num_turns)),
@@ -94,6 +94,24 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/overruled_turns": fmean([turn.untrained_reason is UntrainedReason.OVERRULED for turn in turns] or [0]),
         **_branch_metrics(trajectories, num_turns=len(turns)),
     }
+
+
+def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Of every further policy by its name; of those that do not learn nothing is in any other number."""
+    played: dict[str, list[Turn]] = {}
+    for trajectory in trajectories:
+        for turn in (*trajectory.turns, *trajectory.other_turns):
+            if turn.policy is not None:
+                played.setdefault(turn.policy, []).append(turn)
+    metrics = {}
+    for name, turns in sorted(played.items()):
+        metrics |= {
+            f"rollout/policies/{name}/turns": len(turns) / len(trajectories),
+            f"rollout/policies/{name}/response_mean": fmean(len(turn.token_ids) for turn in turns),
+            f"rollout/policies/{name}/computed": float(sum(turn.num_computed_tokens for turn in turns)),
+            f"rollout/policies/{name}/truncated_turns": fmean(turn.stop_reason is StopReason.LENGTH for turn in turns),
+        }
+    return metrics
 
 
 def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> dict[str, float]:

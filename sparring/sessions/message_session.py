@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, final
+from typing import TYPE_CHECKING, Protocol, Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import InfrastructureError, SparringError, TokenLimit, TurnLimit
+from sparring.errors import InfrastructureError, PolicyTimeout, SparringError, TokenLimit, TurnLimit
 from sparring.protocols import MessageEngine, TokenCallback
 from sparring.sessions.branching import branch_reason
 from sparring.sessions.matching import CanonicalHistory, canonical_history, canonical_message, request_digest
+from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
 from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, ToolSchema, Turn
+
+if TYPE_CHECKING:
+    from sparring.sessions import AnySession
 
 
 class TurnLog(Protocol):
@@ -58,10 +63,18 @@ class MessageSession:
         max_tokens: int | None = None,
         deadline: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        policy: str | None = None,
+        learns: bool = True,
+        turn_ids: Iterator[int] | None = None,
+        others: Mapping[str, AnySession] | None = None,
     ) -> None:
         """`seed` is the episode's, None asks for none; `max_tokens` can only hold engines that say how many they sampled;
         the rest as in `sessions.Session`."""
         self._id = id
+        self._policy = policy
+        self._learns = learns
+        self._turn_ids = itertools.count() if turn_ids is None else turn_ids
+        self._others = dict(others or {})
         self._engine = engine
         self._sampling = sampling
         self._ledger = ledger
@@ -91,13 +104,28 @@ class MessageSession:
         return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
 
     @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        """The turns so far of all policies of the episode, by id."""
+        return turns_of((self, *self._others.values()))
+
+    @property
+    def others(self) -> Mapping[str, AnySession]:
+        """The sessions of the episode's other policies, by name."""
+        return self._others
+
+    def of(self, name: str) -> AnySession:
+        """As `sessions.Session.of`."""
+        return named(self._others, name)
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation of the last turn, its answer included."""
         return self._played[-1].conversation if self._played else ()
 
     def conversation(self, turn_id: int) -> tuple[tuple[Message, ...], tuple[ToolSchema, ...]]:
         """The messages that led to a turn and its answer, and the tools that were offered."""
-        return self._played[turn_id].conversation, tuple(json.loads(self._played[turn_id].tools))
+        played = next(played for played in self._played if played.turn.id == turn_id)
+        return played.conversation, tuple(json.loads(played.tools))
 
     @property
     def sampling(self) -> Sampling:
@@ -109,8 +137,8 @@ class MessageSession:
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, if any: an agent may have swallowed what it was told."""
-        return self._failure
+        """As `sessions.Session.failure`."""
+        return first_failure([self._failure, *(other.failure for other in self._others.values())])
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
         """The message so far, of an answer under way, from what its `on_token` was called with."""
@@ -151,8 +179,11 @@ class MessageSession:
                 messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token, seed
             )
         except SparringError as failure:
+            if isinstance(failure, PolicyTimeout) and not self._learns:
+                # Not the doing of the policy that learns.
+                failure = InfrastructureError(f"Session {self._id} ({self._policy}): {failure}")
             self._failure = self._failure or failure
-            raise
+            raise failure
 
     async def _play(
         self,
@@ -229,7 +260,9 @@ class MessageSession:
         return any(wanted == played.request and tools == played.tools for played in self._played)
 
     def close(self) -> None:
-        """Later turns are refused; closing twice is fine."""
+        """Later turns are refused, of the other policies too; closing twice is fine."""
+        for other in self._others.values():
+            other.close()
         self._is_closed = True
 
     async def __aenter__(self) -> Self:
@@ -255,7 +288,7 @@ class MessageSession:
     def _turn(
         self, parent: int | None, reason: str | None, request: MessageRequest, answer: MessageAnswer, *, seconds: float
     ) -> Turn:
-        turn_id, usage = len(self._played), answer.usage
+        turn_id, usage = next(self._turn_ids), answer.usage
         return Turn(
             id=turn_id,
             parent=parent,
@@ -271,6 +304,8 @@ class MessageSession:
             num_computed_tokens=0 if usage is None else usage.num_prompt_tokens + usage.num_sampled_tokens,
             seconds=seconds,
             usage=usage,
+            policy=self._policy,
+            learns=self._learns,
         )
 
 

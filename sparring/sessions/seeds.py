@@ -10,6 +10,11 @@ def episode_seed(run_seed: int, task_id: str, attempt: int) -> int:
     return _hashed(f"{run_seed}\x00{task_id}\x00{attempt}")
 
 
+def policy_seed(seed: int, name: str) -> int:
+    """The seed of one named policy in an episode that has `seed`: what the others do does not change its draws."""
+    return _hashed(f"{seed}\x00policy\x00{name}")
+
+
 def turn_seed(seed: int, turn: int) -> int:
     """The seed of one turn of an episode that has `seed`."""
     return _hashed(f"{seed}\x00turn\x00{turn}")

@@ -6,17 +6,26 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, SparringError, TokenLimit, TurnLimit
+from sparring.errors import (
+    ContextOverflow,
+    EpisodeError,
+    InfrastructureError,
+    PolicyTimeout,
+    SparringError,
+    TokenLimit,
+    TurnLimit,
+)
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
 from sparring.sessions.matching import CanonicalHistory, canonical_message, request_digest
+from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
 from sparring.types import (
     AnswerFormat,
@@ -29,6 +38,9 @@ from sparring.types import (
     ToolSchema,
     Turn,
 )
+
+if TYPE_CHECKING:
+    from sparring.sessions import AnySession
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,9 @@ class Session:
     rendered. Any other request starts a branch, with the reason recorded. The same request again is a second answer
     beside the first. Every turn is in the ledger before it is answered.
 
+    An episode with several policies has a session for each. They share the id, by which an engine knows the episode: one
+    that plays in rounds waits for an episode until any of its policies is asked. Conversations are apart, turn ids are not.
+
         async with Session(id="r0", engine=engine, chat=chat, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
     """
@@ -78,11 +93,23 @@ class Session:
         max_tokens: int | None = None,
         deadline: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        policy: str | None = None,
+        learns: bool = True,
+        turn_ids: Iterator[int] | None = None,
+        others: Mapping[str, AnySession] | None = None,
     ) -> None:
         """`seed` is the episode's (see `seeds.episode_seed`), `order` its place (task position, attempt); `max_tokens`
         bounds what all turns sample together; `deadline` is a time of `clock` in seconds; without a ledger nothing is
-        recorded, as in serving."""
+        recorded, as in serving.
+
+        `policy` is the name of who plays here, None the main one; `learns` says whether it is in training. `others` are
+        the sessions of the episode's named policies, which end with this one; all draw from the same `turn_ids`."""
         self._id = id
+        self._policy = policy
+        self._learns = learns
+        self._turn_ids = itertools.count() if turn_ids is None else turn_ids
+        self._others = dict(others or {})
+        self._label = id if policy is None else f"{id} ({policy})"
         self._engine = engine
         self._chat = chat
         self._sampling = sampling
@@ -122,6 +149,20 @@ class Session:
         return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
 
     @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        """The turns so far of all policies of the episode, by id."""
+        return turns_of((self, *self._others.values()))
+
+    @property
+    def others(self) -> Mapping[str, AnySession]:
+        """The sessions of the episode's other policies, by name."""
+        return self._others
+
+    def of(self, name: str) -> AnySession:
+        """The session of another policy of the episode. Raises UsageError for a name that the recipe does not have."""
+        return named(self._others, name)
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation of the last turn, its answer included."""
         return self._messages
@@ -146,9 +187,10 @@ class Session:
         return self._is_closed
 
     @property
-    def failure(self) -> EpisodeError | None:
-        """The first failure of a turn, if any: an agent may have swallowed what it was told."""
-        return self._failure
+    def failure(self) -> SparringError | None:
+        """The first failure of a turn, if any: an agent may have swallowed what it was told. An outage, also of another
+        policy of the episode, comes before whatever it led to."""
+        return first_failure([self._failure, *(other.failure for other in self._others.values())])
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Play one turn: the assistant's message. Raises as `play` does."""
@@ -168,13 +210,21 @@ class Session:
         too; the message does not show them, nor what follows. Unless it is cut, the answer has the `answer_format`.
 
         Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, TokenLimit
-        after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails or its
-        answer does not add up, ConstraintError when the chat's format or the engine cannot be held to the answer format.
+        after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails, its
+        answer does not add up, or a policy that does not learn is late, which is not the doing of the one that does,
+        ConstraintError when the chat's format or the engine cannot be held to the answer format.
         """
         try:
-            return await self._play(
-                messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token
-            )
+            try:
+                return await self._play(
+                    messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token
+                )
+            except PolicyTimeout as late:
+                if self._learns:
+                    raise
+                raise InfrastructureError(
+                    f"Session {self._label}: a policy that does not learn was late: {late}"
+                ) from late
         except EpisodeError as failure:
             self._failure = self._failure or failure
             raise
@@ -189,10 +239,10 @@ class Session:
         on_token: TokenCallback | None,
     ) -> Turn:
         if self._is_closed:
-            raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
+            raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
         if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
             raise TurnLimit(
-                f"Session {self._id} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
+                f"Session {self._label} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
             )
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
@@ -207,7 +257,7 @@ class Session:
             except SparringError:
                 raise
             except Exception as error:
-                raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+                raise InfrastructureError(f"Session {self._label}: the engine failed: {error!r}.") from error
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
@@ -246,7 +296,7 @@ class Session:
         left = max_tokens - sum(len(played.turn.token_ids) for played in self._played)
         if left < 1:
             raise TokenLimit(
-                f"Session {self._id} has sampled its {max_tokens} tokens; end the episode, or raise "
+                f"Session {self._label} has sampled its {max_tokens} tokens; end the episode, or raise "
                 "rollout.rollout_max_tokens."
             )
         return left - self._reserved_tokens
@@ -258,7 +308,10 @@ class Session:
             self._is_open = True
 
     def close(self) -> None:
-        """Tell the engine that no turn follows. Later turns are refused; closing twice is fine."""
+        """Tell the engine that no turn follows, of the other policies neither. Later turns are refused; closing twice is
+        fine."""
+        for other in self._others.values():
+            other.close()
         if self._is_open and not self._is_closed:
             self._engine.close_session(self._id)
             received = {turn.id for turn in self.turns}
@@ -317,7 +370,7 @@ class Session:
         room = self._max_context_tokens - len(start.prompt_ids)
         if room < 1:
             raise ContextOverflow(
-                f"Session {self._id}: the prompt has {len(start.prompt_ids)} tokens and the context "
+                f"Session {self._label}: the prompt has {len(start.prompt_ids)} tokens and the context "
                 f"{self._max_context_tokens}, which leaves no room for an answer; shorten the episode or the tool results."
             )
         return SampleRequest(
@@ -353,7 +406,7 @@ class Session:
         elif not completion.fingerprint:
             problem = "it names no weight fingerprint"
         if problem is not None:
-            raise InfrastructureError(f"Session {self._id}: the engine's answer cannot be used: {problem}.")
+            raise InfrastructureError(f"Session {self._label}: the engine's answer cannot be used: {problem}.")
 
     def _turn(
         self,
@@ -364,7 +417,7 @@ class Session:
         *,
         seconds: float,
     ) -> Turn:
-        turn_id = len(self._played)
+        turn_id = next(self._turn_ids)
         return Turn(
             id=turn_id,
             parent=start.parent,
@@ -381,6 +434,8 @@ class Session:
             seconds=seconds,
             removed_mass=completion.removed_mass,
             stop_text=self._stop_text(completion, request.stop_texts),
+            policy=self._policy,
+            learns=self._learns,
         )
 
     def _stop_text(self, completion: Completion, stop_texts: Sequence[str]) -> str | None:

@@ -93,6 +93,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         "seconds": trajectory.seconds,
         "messages": trajectory.messages,
         "turns": [_turn_json(turn) for turn in trajectory.turns],
+        **({"other_turns": [_turn_json(turn) for turn in trajectory.other_turns]} if trajectory.other_turns else {}),
         "reward": None if trajectory.reward is None else _reward_json(trajectory.reward),
         "score": trajectory.score,
         "metrics": trajectory.metrics,
@@ -119,6 +120,7 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "num_computed_tokens": turn.num_computed_tokens,
         "usage": None if turn.usage is None else dataclasses.asdict(turn.usage),
         "seconds": turn.seconds,
+        **({} if turn.policy is None else {"policy": turn.policy}),
     }
 
 

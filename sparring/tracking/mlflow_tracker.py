@@ -136,13 +136,15 @@ class MlflowTracker:
             start_time_ns=began,
         )
         at = began
-        for turn in trajectory.turns:
+        for turn in sorted((*trajectory.turns, *trajectory.other_turns), key=lambda turn: turn.id):
             numbers: dict[str, Any] = {
                 "prompt_tokens": turn.num_prompt_tokens,
                 "sampled_tokens": turn.num_sampled_tokens,
                 "policy_version": turn.oldest_version,
                 "stop_reason": str(turn.stop_reason),
             }
+            if turn.policy is not None:
+                numbers["policy"] = turn.policy
             span = mlflow.start_span_no_context(
                 f"turn {turn.id}", span_type=SpanType.LLM, parent_span=root, attributes=numbers, start_time_ns=at
             )

@@ -1,0 +1,227 @@
+"""Several policies in one episode: each has a conversation of its own, and only what is in training is learned from."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparring.agents import AgentResult, FunctionAgent
+from sparring.algorithms.advantages import group_based
+from sparring.algorithms.credit import credit
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import ScriptedEngine
+from sparring.errors import InfrastructureError, PolicyTimeout, UsageError
+from sparring.ledger import Ledger
+from sparring.rollouts import Collector, GroupPlan, NamedPolicy
+from sparring.rollouts.collector import Agent
+from sparring.rollouts.metrics import rollout_metrics
+from sparring.sessions import Session
+from sparring.training.sequences import build_batch
+from sparring.types import Message, Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+
+TOKENIZER = ByteTokenizer()
+CHAT = TemplateChat(TOKENIZER)
+TASK = Task(id="t", messages=({"role": "user", "content": "hello"},))
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def engine(*answers: Any) -> ScriptedEngine:
+    return ScriptedEngine(list(answers), encode=TOKENIZER.encode)
+
+
+def play_group(
+    agent: Agent, main: ScriptedEngine, ledger: Ledger, *, size: int = 1, **policies: NamedPolicy
+) -> TrajectoryGroup:
+    collector = Collector(
+        engine=main, chat=CHAT, agent=agent, reward=lambda _: 1.0, scorer=None, ledger=ledger, seed=0, max_concurrency=8,
+        timeout_seconds=5.0, max_retries=0, max_turns=2, policies=policies,
+    )  # fmt: skip
+    plan = GroupPlan(task=TASK, position=0, group_size=size, sampling=Sampling(max_tokens=64))
+    return asyncio.run(collector.play_group(plan))
+
+
+def simulator(script: ScriptedEngine) -> NamedPolicy:
+    return NamedPolicy(engine=script, chat=CHAT, learns=False, sampling=Sampling(temperature=0.7, max_tokens=32))
+
+
+async def talk(task: Task, session: Session) -> AgentResult:
+    """The agent and the customer, two turns each."""
+    mine: list[Message] = list(task.messages)
+    theirs: list[Message] = []
+    for _ in range(2):
+        said = await session.chat(mine)
+        theirs.append(user(said["content"]))
+        heard = await session.of("customer").chat(theirs)
+        mine += [said, user(heard["content"])]
+        theirs.append(heard)
+    return AgentResult(outcome=Outcome.FINISHED, messages=tuple(mine), reward=None)
+
+
+def talked(ledger: Ledger, *, learns: bool = False) -> Trajectory:
+    customer = replace(simulator(engine("tea", "green")), learns=learns)
+    group = play_group(talk, engine("what?", "which?"), ledger, customer=customer)
+    return group.trajectories[0]
+
+
+def trained_tokens(*trajectories: Trajectory, advantage: float = 1.0) -> list[int]:
+    group = TrajectoryGroup(task=TASK, trajectories=trajectories)
+    advantages = {one.id: (advantage,) * len(one.turns) for one in trajectories}
+    batch = build_batch([group], advantages)
+    return sorted(
+        token
+        for segment in batch.segments
+        for token, masked in zip(segment.token_ids, segment.mask, strict=True)
+        if masked
+    )
+
+
+def test_each_policy_has_a_conversation_of_its_own_and_turn_ids_are_the_episodes() -> None:
+    with Ledger() as ledger:
+        played = talked(ledger)
+        stored = ledger.load_turns(played.id)
+        assert ledger.verify() == []
+    assert [(turn.id, turn.parent, turn.policy) for turn in played.turns] == [(0, None, None), (2, 0, None)]
+    assert [(turn.id, turn.parent, turn.policy) for turn in played.other_turns] == [
+        (1, None, "customer"),
+        (3, 1, "customer"),
+    ]
+    assert [turn.branch_reason for turn in (*played.turns, *played.other_turns)] == [None] * 4
+    assert [turn.sampling.temperature for turn in played.other_turns] == [0.7, 0.7]
+    assert [(turn.id, turn.policy, turn.learns) for turn in stored] == [
+        (0, None, True), (1, "customer", False), (2, None, True), (3, "customer", False),
+    ]  # fmt: skip
+
+
+def test_a_simulators_tokens_are_in_no_loss() -> None:
+    with Ledger() as ledger:
+        played = talked(ledger)
+    own = sorted(token for turn in played.turns for token in turn.token_ids)
+    assert trained_tokens(played) == own
+    # Not even where somebody took its turns for the agent's.
+    mixed = replace(played, turns=tuple(sorted((*played.turns, *played.other_turns), key=lambda turn: turn.id)))
+    assert trained_tokens(mixed) == own
+    assert mixed.num_trained_tokens == played.num_trained_tokens == len(own)
+
+
+def test_a_second_trained_policy_is_learned_from_in_a_sequence_of_its_own() -> None:
+    with Ledger() as ledger:
+        played = talked(ledger, learns=True)
+    assert [(turn.id, turn.policy) for turn in played.turns] == [(0, None), (1, "customer"), (2, None), (3, "customer")]
+    assert played.other_turns == ()
+    assert trained_tokens(played) == sorted(token for turn in played.turns for token in turn.token_ids)
+    group = TrajectoryGroup(task=TASK, trajectories=(played,))
+    assert len(build_batch([group], {played.id: (1.0,) * 4}).sequences) == 2
+
+
+def test_rewards_and_credit_are_for_the_turns_that_learn() -> None:
+    async def play(task: Task, session: Any) -> list[float]:
+        await talk(task, session)
+        return [0.25, 0.75]
+
+    with Ledger() as ledger:
+        group = play_group(
+            FunctionAgent(play).play, engine("what?", "which?"), ledger, customer=simulator(engine("tea", "green"))
+        )
+    (played,) = group.trajectories
+    assert played.reward == Reward(total=1.0, per_turn={0: 0.25, 2: 0.75})
+    named = credit([group], lambda groups: group_based(groups, advantage_normalization=False), sums_turn_rewards=True)
+    assert [len(turns) for turns in named.values()] == [2]
+
+
+def test_a_simulator_has_metrics_of_its_own_and_is_in_no_other() -> None:
+    with Ledger() as ledger:
+        played = talked(ledger)
+    group = TrajectoryGroup(task=TASK, trajectories=(played,))
+    with_it = rollout_metrics([group], {played.id: (1.0, 1.0)}, version=0)
+    alone = replace(group, trajectories=(replace(played, other_turns=()),))
+    without = rollout_metrics([alone], {played.id: (1.0, 1.0)}, version=0)
+    own = {name for name in with_it if name.startswith("rollout/policies/customer/")}
+    assert {name: value for name, value in with_it.items() if name not in own} == without
+    assert with_it["rollout/policies/customer/turns"] == 2
+    assert with_it["rollout/policies/customer/response_mean"] == 5.0  # "tea", "green", and a stop id each
+    assert with_it["rollout/branches"] == 1
+
+
+def test_the_limit_of_turns_counts_the_agents_and_not_the_simulators() -> None:
+    async def play(task: Task, session: Session) -> AgentResult:
+        for number in range(5):
+            await session.of("customer").chat([user(f"{number}?")])
+        for number in range(3):
+            await session.chat([user(f"{number}?")])
+        raise AssertionError("a third turn of the agent was played")
+
+    async def agent(task: Task, session: Any) -> float:
+        await play(task, session)
+        return 1.0
+
+    with Ledger() as ledger:
+        group = play_group(FunctionAgent(agent).play, engine(*"abc"), ledger, customer=simulator(engine(*"vwxyz")))
+    (played,) = group.trajectories
+    assert played.outcome is Outcome.MAX_TURNS
+    assert (len(played.turns), len(played.other_turns)) == (2, 5)
+
+
+@pytest.mark.parametrize("failure", [PolicyTimeout("late"), InfrastructureError("down")])
+@pytest.mark.parametrize("is_swallowed", [False, True])
+def test_a_simulator_that_fails_is_an_outage_and_never_a_number(failure: Exception, is_swallowed: bool) -> None:
+    async def play(task: Task, session: Session) -> AgentResult:
+        try:
+            return await talk(task, session)
+        except InfrastructureError:
+            if not is_swallowed:
+                raise
+        return AgentResult(outcome=Outcome.FINISHED, reward=Reward(total=1.0))
+
+    with Ledger() as ledger:
+        group = play_group(play, engine("what?"), ledger, customer=simulator(engine(failure)))
+        counts = ledger.counts()
+    assert (group.trajectories, group.num_lost) == ((), 1)
+    assert counts["discarded/infra_error"] == 1
+
+
+def test_a_name_that_the_recipe_does_not_have_ends_the_run() -> None:
+    async def play(task: Task, session: Any) -> float:
+        await session.of("custmer").chat([user("hello")])
+        return 1.0
+
+    with Ledger() as ledger, pytest.raises(UsageError, match=r"no such policy, there are 'customer'"):
+        play_group(FunctionAgent(play).play, engine(), ledger, customer=simulator(engine()))
+
+
+def test_no_policy_is_asked_after_its_episode() -> None:
+    kept: list[Session] = []
+
+    async def play(task: Task, session: Session) -> AgentResult:
+        kept.append(session.of("customer"))
+        return await talk(task, session)
+
+    script = engine("tea", "green", "more")
+    with Ledger() as ledger:
+        play_group(play, engine("what?", "which?"), ledger, customer=simulator(script))
+        with pytest.raises(InfrastructureError, match=r"\(customer\) is closed"):
+            asyncio.run(kept[0].chat([user("and now?")]))
+    assert not script.open_sessions
+
+
+def test_what_the_others_do_does_not_change_a_policys_draws() -> None:
+    async def alone(task: Task, session: Session) -> AgentResult:
+        await session.chat([user("what?")])
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    async def after_another(task: Task, session: Session) -> AgentResult:
+        await session.of("customer").chat([user("hello")])
+        return await alone(task, session)
+
+    seeds = []
+    for agent in (alone, after_another):
+        main = engine("a")
+        with Ledger() as ledger:
+            play_group(agent, main, ledger, customer=simulator(engine("b")))
+        seeds.append(main.requests[0].seed)
+    assert seeds[0] == seeds[1]
