@@ -84,9 +84,7 @@ def test_a_worker_gets_what_an_agent_behind_a_url_gets_at_its_own_address_and_re
         world.report(lease).update_reward([0.5], metrics={"steps": 1.0})
         world.report(lease).complete("ready")
 
-    assert World().play(work) == AgentResult(
-        outcome=Outcome.FINISHED, reward=Reward(total=0.5, metrics={"steps": 1.0})
-    )
+    assert World().play(work) == AgentResult(outcome=Outcome.FINISHED, reward=Reward(total=0.5, metrics={"steps": 1.0}))
 
 
 def test_a_lease_that_is_renewed_lasts() -> None:
@@ -198,7 +196,7 @@ def test_a_run_that_no_worker_ever_polls_says_so_and_ends() -> None:
     async def work(world: World) -> None:
         await world.time.advance(600.0)
 
-    with pytest.raises(ServiceError, match="No worker has polled for an episode within 600 s. Start one"):
+    with pytest.raises(ServiceError, match=r"No worker has polled for an episode within 600 s. Start one"):
         World().play(work)
 
 
