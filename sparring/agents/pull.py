@@ -21,6 +21,9 @@ class OfferLike(Protocol):
     def is_taken(self) -> bool: ...
 
     @property
+    def is_expired(self) -> bool: ...
+
+    @property
     def lost(self) -> asyncio.Future[str]: ...
 
 
@@ -146,7 +149,8 @@ class PullAgent:
             )
         ended = offer.lost.result() if offer.lost.done() else f"did not finish it {within}"
         ended = f"The worker that took the episode {ended}, after {len(session.turns)} turns"
-        is_reported = report.status == "ready" or report.reward is not None
+        # A worker that crashed between its reports is an outage; one that is done and has not rewarded never will.
+        is_reported = (report.status == "ready" or report.reward is not None) and not offer.is_expired
         if report.refusal or (is_reported and limit_met(session.failure) is None):
             refusal = f" What it reported was refused: {report.refusal}" if report.refusal else ""
             missing = "completed" if report.reward is not None else "rewarded"

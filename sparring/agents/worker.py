@@ -137,7 +137,7 @@ class Worker:
             for one in (playing, renewing):
                 one.cancel()
             await asyncio.gather(playing, renewing, return_exceptions=True)
-            # Where nothing was reported the run learns at once that nothing will be; else the lease is over already.
+            # If nothing was reported, the run learns at once that nothing will be; else the lease is over already.
             with contextlib.suppress(httpx.TransportError):
                 await self._client.post(f"{self._endpoint}/v1/queue/{lease['lease_id']}/release", headers=self._headers)
 
@@ -183,7 +183,7 @@ class Worker:
         while True:
             try:
                 response = await self._client.post(
-                    f"{self._endpoint}/v1/{path}", json=body, headers=headers or self._headers
+                    f"{self._endpoint}/v1/{path}", content=json.dumps(body), headers=headers or self._headers
                 )
                 if response.status_code < 500:
                     return response

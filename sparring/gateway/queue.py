@@ -48,6 +48,8 @@ class Offer:
     def __init__(self, invitation: Callable[[str], Json]) -> None:
         self.invitation = invitation
         self.is_taken = False
+        self.is_expired = False
+        """Whether its worker fell silent, and did not give it back."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why its worker does not play it any more."""
 
@@ -144,6 +146,7 @@ class WorkQueue:
     async def _watch(self, lease_id: str, lease: _Lease) -> None:
         while (left := lease.expires - self._clock()) > 0:
             await self._sleep(left)
+        lease.offer.is_expired = True
         self._lose(lease_id, f"did not renew its lease within {self.lease_seconds:g} s")
 
     def _lose(self, lease_id: str, reason: str) -> None:

@@ -175,7 +175,7 @@ def test_turns(kind: str, mode: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_time_that_the_policy_used_up(kind: str, tmp_path: Path) -> None:
-    trajectory, ledger = played(kind, "raise", tmp_path, timeout_seconds=20.0, seconds=30.0)
+    trajectory, ledger = played(kind, "raise", tmp_path, timeout_seconds=200.0, seconds=300.0)
     ledger.close()
     assert trajectory is not None
     assert (trajectory.outcome, trajectory.turns) == (Outcome.POLICY_TIMEOUT, ())

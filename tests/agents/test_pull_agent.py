@@ -192,11 +192,22 @@ def test_an_episode_that_is_given_back_without_a_reward_is_told_at_once(reports:
         World().play(work)
 
 
+def test_a_worker_that_falls_silent_between_its_reports_is_an_outage_and_does_not_end_the_run() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        world.report(lease).complete("ready")
+        await world.time.advance(60.0)
+
+    with pytest.raises(InfrastructureError, match="did not renew its lease within 60 s, after 1 turns"):
+        World().play(work)
+
+
 def test_a_run_that_no_worker_ever_polls_says_so_and_ends() -> None:
     async def work(world: World) -> None:
         await world.time.advance(600.0)
 
-    with pytest.raises(ServiceError, match="No worker has polled for an episode within 600 s. Start one"):
+    with pytest.raises(ServiceError, match=r"No worker has polled for an episode within 600 s. Start one"):
         World().play(work)
 
 

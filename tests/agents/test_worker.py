@@ -114,7 +114,7 @@ def failing(invocation: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("play", [raising, failing])
 def test_a_function_that_fails_gives_its_episode_up(play: Any) -> None:
-    with pytest.raises(InfrastructureError, match="gave the episode up: .*the shop was down"):
+    with pytest.raises(InfrastructureError, match=r"gave the episode up: .*the shop was down"):
         played(play)
 
 
@@ -228,7 +228,7 @@ def test_a_gateway_that_is_not_there_is_waited_for_but_not_for_ever() -> None:
         raise httpx.ConnectError("refused", request=request)
 
     async def run(worker: Worker) -> None:
-        with pytest.raises(ServiceError, match="could not be asked for 10 s: .*refused"):
+        with pytest.raises(ServiceError, match=r"could not be asked for 10 s: .*refused"):
             await worker.run()
 
     slept = asked(refuse, run)
