@@ -28,7 +28,7 @@ def turn(id: int, *, parent: int | None = None, prompt: Sequence[int] = (1, 2), 
         id=id, parent=parent, branch_reason=branch, prompt_ids=tuple(prompt), token_ids=(7, 9),
         sampled_logprobs=(-0.5, -0.25), versions=((3, 1), (4, 1)), fingerprint="f", stop_reason=StopReason.STOP,
         sampling=Sampling(temperature=0.5, top_p=0.9, max_tokens=8), message={"role": "assistant", "content": "hi"},
-        num_computed_tokens=4, seconds=0.125, removed_mass=0.25,
+        num_computed_tokens=4, seconds=0.125, removed_mass=0.0005,
     )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
         ("UPDATE turns SET token_ids = x'01000000' WHERE id = 0", "1 tokens and 2 log-probabilities"),
         ("UPDATE turns SET versions = '[[0, 9]]' WHERE id = 0", "do not add up"),
         ("UPDATE turns SET sampled_logprobs = x'0000c07f0000c07f' WHERE id = 0", "not finite"),
-        ("UPDATE turns SET untrained_reason = NULL", "temperature 0.5 and top_p 0.9 with 0.25 of the probability removed"),
+        ("UPDATE turns SET untrained_reason = NULL", "temperature 0.5 and top_p 0.9 with 0.0005 of the probability removed"),
         ("UPDATE turns SET untrained_reason = 'dull'", "'dull' is no reason"),
         (
             "UPDATE turns SET untrained_reason = 'not_received', parent = iif(id = 1, 0, NULL)",
