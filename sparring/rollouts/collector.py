@@ -85,7 +85,7 @@ class Collector:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`max_turns` bounds the turns of each policy that learns; the others have the episode's time for a bound."""
-        self._policies = dict(policies or {})
+        self.policies: Mapping[str, NamedPolicy] = dict(policies or {})
         self._engine = engine
         self._chat = chat
         self._agent = agent
@@ -219,7 +219,7 @@ class Collector:
                 max_context_tokens=self._max_context_tokens if policy.learns else None,
                 max_turns=self._max_turns if policy.learns else None,
             )
-            for place, (name, policy) in enumerate(self._policies.items())
+            for place, (name, policy) in enumerate(self.policies.items())
         }  # fmt: skip
         return open_session(
             engine=self._engine, chat=self._chat, sampling=plan.sampling, seed=seed, order=(plan.position, member),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -247,3 +248,24 @@ def test_an_evaluation_may_write_to_the_ledger_of_a_run_that_goes_on(tmp_path: P
                 ledger.advance_nowait(f"{split}/{index}", RolloutState.LEASED)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         assert len(ledger.rollouts()) == 100
+
+
+def test_a_file_from_when_an_episode_had_one_policy_is_taken_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        live(ledger, "old", RolloutState.RUNNING)
+        ledger.record_turn_nowait("old", turn(0))
+    with sqlite3.connect(path) as db:
+        db.executescript(
+            "ALTER TABLE turns DROP COLUMN policy; ALTER TABLE turns DROP COLUMN learns; PRAGMA user_version = 1;"
+        )
+    db.close()
+    with Ledger(path) as ledger:
+        assert ledger.load_turns("old") == (turn(0),)
+        other = replace(turn(1), policy="customer", learns=False)
+        ledger.record_turn_nowait("old", other)
+        assert ledger.load_turns("old") == (turn(0), other)
+        # The first turn of every policy begins a conversation; only later ones are branches.
+        assert ledger.verify() == []
+        ledger.record_turn_nowait("old", replace(other, id=2))
+        assert ledger.verify() == ["turn 2 of rollout old: it starts a branch without a reason"]
