@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sparring.build import build, build_scheduler, demonstrations, load_algorithm, load_curriculum
-from sparring.config import Config, load_config
+from sparring.build import build, build_scheduler, demonstrations, frozen_engine, load_algorithm, load_curriculum
+from sparring.config import Config, PolicySection, load_config
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
+from sparring.rollouts import NamedPolicy
+from sparring.training import checkpoints
 from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase" / "recipe.toml"
@@ -122,3 +124,34 @@ def test_functions_of_the_users_own_that_do_not_fit_are_refused(
     with pytest.raises(UsageError) as refused:
         load_algorithm(mine(tmp_path, *overrides), tmp_path)
     assert str(refused.value).startswith(message)
+
+
+def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path) -> None:
+    overrides = [
+        "policies.rival.role=trained", "policies.customer.temperature=0.5", "policies.customer.max_tokens=8",
+        "policies.teacher.weights=warm_start",
+    ]  # fmt: skip
+    config = load_config(RECIPE, overrides)
+
+    async def main() -> None:
+        with Ledger() as ledger:
+            parts = build(config, RECIPE.parent, ledger)
+            engine, initial = parts.engine, parts.initial_weights
+            named = parts.collector.policies
+            try:
+                assert named["rival"] == NamedPolicy(engine=engine, chat=parts.chat, learns=True)
+                customer = named["customer"]
+                assert (customer.learns, customer.engine.fingerprint) == (False, initial.fingerprint)
+                assert customer.sampling == Sampling(temperature=0.5, max_tokens=8)
+                assert named["teacher"].engine is parts.frozen_by_warm_start[0]
+                checkpoints.save(tmp_path / "checkpoints", 3, parts.learner, {"step": 3})
+                section = PolicySection(weights=str(tmp_path))
+                frozen = frozen_engine(section, engine, parts.policy, initial)
+                assert frozen is not None
+                assert frozen.fingerprint == initial.fingerprint
+                with pytest.raises(DataError, match="holds no checkpoint"):
+                    frozen_engine(PolicySection(weights=str(tmp_path / "none")), engine, parts.policy, initial)
+            finally:
+                await engine.close()
+
+    asyncio.run(main())

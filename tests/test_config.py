@@ -360,9 +360,17 @@ def test_of_what_is_not_trained_only_endpoints_play_beside() -> None:
         ({"customer": 3}, "policies.customer", "is 3"),
         ({"customer": {"role": "endpoint", "base_url": "http://here/v1"}}, "policies.customer.model", "is missing"),
         ({"customer": {"role": "endpoint", "model": "m"}}, "policies.customer.base_url", "is missing"),
-        ({"customer": {**ELSEWHERE, "weights": "base"}}, "policies.customer.weights", "role = 'endpoint' does not read it"),
+        (
+            {"customer": {**ELSEWHERE, "weights": "base"}},
+            "policies.customer.weights",
+            "role = 'endpoint' does not read it",
+        ),
         ({"customer": {**ELSEWHERE, "api_key_env": "sk-1"}}, "policies.customer.api_key_env", "environment variable"),
-        ({"customer": {"base_url": "http://here/v1"}}, "policies.customer.base_url", "role = 'frozen' does not read it"),
+        (
+            {"customer": {"base_url": "http://here/v1"}},
+            "policies.customer.base_url",
+            "role = 'frozen' does not read it",
+        ),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(policies: dict[str, object], key: str, message: str) -> None:

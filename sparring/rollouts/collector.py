@@ -92,7 +92,7 @@ class Collector:
     ) -> None:
         """`chat` is None for an engine that speaks in messages. `max_turns` and `max_tokens` bound what each policy that
         learns plays; the others have the episode's time for a bound."""
-        self._policies = dict(policies or {})
+        self.policies: Mapping[str, NamedPolicy] = dict(policies or {})
         self._engine = engine
         self._chat = chat
         self._agent = agent
@@ -112,7 +112,7 @@ class Collector:
 
     async def aclose(self) -> None:
         """Close the engines of further policies; the one of the policy in training belongs to whoever made it."""
-        for policy in self._policies.values():
+        for policy in self.policies.values():
             if policy.engine is not self._engine:
                 await policy.engine.close()
 
@@ -251,7 +251,7 @@ class Collector:
                 policy.engine, policy.chat, policy.sampling or plan.sampling, policy_seed(seed, name),
                 place, learns=policy.learns, policy=name,
             )
-            for place, (name, policy) in enumerate(self._policies.items())
+            for place, (name, policy) in enumerate(self.policies.items())
         }  # fmt: skip
         return opened(self._engine, self._chat, plan.sampling, seed, learns=True, others=others)
 

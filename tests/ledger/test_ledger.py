@@ -222,7 +222,10 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
         ("UPDATE turns SET token_ids = x'01000000' WHERE id = 0", "1 tokens and 2 log-probabilities"),
         ("UPDATE turns SET versions = '[[0, 9]]' WHERE id = 0", "do not add up"),
         ("UPDATE turns SET sampled_logprobs = x'0000c07f0000c07f' WHERE id = 0", "not finite"),
-        ("UPDATE turns SET untrained_reason = NULL", "temperature 0.5 and top_p 0.9 with 0.0005 of the probability removed"),
+        (
+            "UPDATE turns SET untrained_reason = NULL",
+            "temperature 0.5 and top_p 0.9 with 0.0005 of the probability removed",
+        ),
         ("UPDATE turns SET untrained_reason = 'dull'", "'dull' is no reason"),
         (
             "UPDATE turns SET untrained_reason = 'not_received', parent = iif(id = 1, 0, NULL)",
@@ -254,6 +257,19 @@ def test_an_evaluation_may_write_to_the_ledger_of_a_run_that_goes_on(tmp_path: P
                 ledger.advance_nowait(f"{split}/{index}", RolloutState.LEASED)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         assert len(ledger.rollouts()) == 100
+
+
+def test_every_policy_of_an_episode_begins_one_conversation() -> None:
+    """The first turn of each is no branch; only later ones are."""
+    with Ledger() as ledger:
+        live(ledger, "r", RolloutState.RUNNING)
+        other = dataclasses.replace(turn(1), policy="customer", learns=False)
+        for one in (turn(0), other):
+            ledger.record_turn_nowait("r", one)
+        assert ledger.load_turns("r") == (turn(0), other)
+        assert ledger.verify() == []
+        ledger.record_turn_nowait("r", dataclasses.replace(other, id=2))
+        assert ledger.verify() == ["turn 2 of rollout r: it starts a branch without a reason"]
 
 
 def test_every_sampled_token_has_a_fate() -> None:
