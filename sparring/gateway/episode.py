@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.report import EpisodeReport
@@ -15,17 +15,21 @@ from sparring.gateway.request import ApiError, Asked
 from sparring.sessions import Session
 from sparring.types import Message, Sampling, Turn
 
+Conversations: TypeAlias = MutableMapping[str, tuple[Message, ...]]
+"""What was said up to each answer that is kept, the answer included, by the answer's id."""
+
 
 @final
 class OpenEpisode:
     """A session with its door open."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, conversations: Conversations | None = None) -> None:
+        """Without `conversations` it has its own, so that no other episode goes on from them."""
         self.session = session
         self.report = EpisodeReport(lambda: session.turns)
         self._last: dict[bytes, Delivery] = {}
         """The last answer to each request body."""
-        self._conversations: dict[str, tuple[Message, ...]] = {}
+        self._conversations: Conversations = {} if conversations is None else conversations
         self._numbers = itertools.count()
 
     def deliver(self, asked: Asked, body: bytes, *, prefix: str, is_retry: bool) -> Delivery:
@@ -58,7 +62,8 @@ class OpenEpisode:
             return tuple(asked.messages)
         if asked.previous not in self._conversations:
             raise ApiError(
-                400, f"The answer {asked.previous!r} is not kept here: it is of another episode, or was not to be stored. "
+                400, f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
+                "stored, or has been forgotten since. "
                 "Send the whole conversation instead.",
                 code="previous_response_not_found", param="previous_response_id",
             )  # fmt: skip

@@ -45,7 +45,9 @@ def ids_of(chat: TemplateChat, text: str, cut: float) -> list[int]:
 
 @pytest.mark.parametrize("family", CHATS)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")]))
+@given(
+    TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")])
+)
 def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, stop: tuple[str, ...]) -> None:
     chat = CHATS[family]
     ids = ids_of(chat, text, cut)
@@ -86,5 +88,7 @@ def test_streams_say_what_whole_answers_say(family: str, text: str, cut: float) 
     assert [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta] == [
         reasoning for reasoning in [whole["message"].get("reasoning_content")] if reasoning
     ]
-    assert [{key: call[key] for key in ("id", "type", "function")} for call in calls] == whole["message"].get("tool_calls", [])
+    assert [{key: call[key] for key in ("id", "type", "function")} for call in calls] == whole["message"].get(
+        "tool_calls", []
+    )
     assert choices[-1]["finish_reason"] == whole["finish_reason"]
