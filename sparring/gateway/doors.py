@@ -15,7 +15,10 @@ from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.protocols import Chat, Engine
 from sparring.sessions import AnySession, Session
-from sparring.types import Sampling
+from sparring.types import Message, Sampling
+
+NUM_KEPT = 256
+"""Answers that a server which records nothing can be gone on from."""
 
 
 class Doors(Protocol):
@@ -110,7 +113,10 @@ class EpisodeDoors:
 
 @final
 class StatelessDoors:
-    """A fixed model: every request opens a fresh session, which ends with it and records nothing."""
+    """A fixed model: every request opens a fresh session, which ends with it and records nothing.
+
+    The last conversations are kept, for requests that go on from one by the id of its answer.
+    """
 
     takes_seed = True
 
@@ -124,6 +130,7 @@ class StatelessDoors:
         self._sampling = sampling
         self._api_key = api_key
         self._in_flight = InFlight(MAX_IN_FLIGHT, of="The server")
+        self._conversations = _Latest()
 
     @property
     def model_name(self) -> str:
@@ -144,26 +151,36 @@ class StatelessDoors:
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
         self.check(api_key)
-        if request.model != self._model_name:
+        if request.model not in (self._model_name, "default"):
             raise ApiError(
-                404, f"Model {request.model!r} is not served here; send model={self._model_name!r}.",
+                404, f"Model {request.model[:80]!r} is not served here; send model={self._model_name!r}, or 'default'.",
                 code="model_not_found", param="model",
             )  # fmt: skip
         seed = secrets.randbits(63) if request.seed is None else request.seed
         async with Session(
-            id=f"request-{secrets.token_hex(8)}",
+            id=f"request-{secrets.token_hex(16)}",
             engine=self._engine,
             chat=self._chat,
             sampling=self._sampling,
             seed=seed,
         ) as session:
-            yield OpenEpisode(session)
+            yield OpenEpisode(session, conversations=self._conversations)
 
     def report(self, api_key: str) -> EpisodeReport:
         raise ApiError(
             401, "A served model has no episodes to report on; complete and reward those of a training run.",
             code="invalid_api_key",
         )  # fmt: skip
+
+
+@final
+class _Latest(dict[str, tuple[Message, ...]]):
+    """So many of the entries that came last as a server can afford to keep."""
+
+    def __setitem__(self, answer_id: str, conversation: tuple[Message, ...]) -> None:
+        super().__setitem__(answer_id, conversation)
+        if len(self) > NUM_KEPT:
+            del self[next(iter(self))]
 
 
 def _digest(api_key: str) -> str:

@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import TypeAlias, final
 
 from sparring.errors import ConstraintError
 from sparring.gateway.delivery import Delivery
@@ -18,13 +18,19 @@ from sparring.gateway.request import ApiError, Asked
 from sparring.sessions import AnySession, MessageSession
 from sparring.types import Message, Sampling, Turn
 
+Conversations: TypeAlias = MutableMapping[str, tuple[Message, ...]]
+"""What was said up to each answer that is kept, the answer included, by the answer's id."""
+
 
 @final
 class OpenEpisode:
     """A session with its door open."""
 
-    def __init__(self, session: AnySession, report: EpisodeReport | None = None) -> None:
-        """`report` is shared by the sessions of an episode; rewards per turn are for the turns that learn."""
+    def __init__(
+        self, session: AnySession, report: EpisodeReport | None = None, conversations: Conversations | None = None
+    ) -> None:
+        """`report` is shared by the sessions of an episode; rewards per turn are for the turns that learn. Without
+        `conversations` it has its own, so that no other episode goes on from them."""
         self.session = session
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode")
@@ -32,7 +38,7 @@ class OpenEpisode:
         """By the digest of their body, requests that were told to come again, and did not yet."""
         self._last: dict[bytes, Delivery] = {}
         """The last answer to each request body."""
-        self._conversations: dict[str, tuple[Message, ...]] = {}
+        self._conversations: Conversations = {} if conversations is None else conversations
         self._numbers = itertools.count()
 
     def deliver(self, asked: Asked, body: bytes, *, prefix: str, is_retry: bool) -> Delivery:
@@ -75,7 +81,8 @@ class OpenEpisode:
             return tuple(asked.messages)
         if asked.previous not in self._conversations:
             raise ApiError(
-                400, f"The answer {asked.previous!r} is not kept here: it is of another episode, or was not to be stored. "
+                400, f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
+                "stored, or has been forgotten since. "
                 "Send the whole conversation instead.",
                 code="previous_response_not_found", param="previous_response_id",
             )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import openai
 import pydantic
 import pytest
@@ -15,7 +16,7 @@ from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import PolicyTimeout
 from sparring.gateway.app import create_app
-from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.gateway.doors import NUM_KEPT, EpisodeDoors, StatelessDoors
 from sparring.types import Sampling
 from tests.gateway.builders import (
     CALL,
@@ -284,13 +285,38 @@ def test_a_prompt_without_room_names_the_input() -> None:
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 
 
-def test_a_served_model_answers_and_keeps_nothing() -> None:
-    engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
+def test_a_served_model_goes_on_from_its_last_answers() -> None:
+    engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
     app = create_app(StatelessDoors(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
-    first = raw(app, "POST", PATH, json={"model": "m", "input": "x"}).json()
-    assert first["output"][0]["content"][0]["text"] == "a"
-    again = raw(app, "POST", PATH, json={"model": "m", "input": "x", "previous_response_id": first["id"]})
-    assert (again.status_code, again.json()["error"]["param"]) == (400, "previous_response_id")
+
+    def answer(text: str, previous: str | None = None, **fields: Any) -> httpx.Response:
+        asked = {"model": "default", "input": text, "previous_response_id": previous, **fields}
+        return raw(app, "POST", PATH, json=asked)
+
+    first = answer("one", instructions="Be brief.").json()
+    assert (first["model"], first["output"][0]["content"][0]["text"]) == ("default", "a")
+    second = answer("two", first["id"]).json()
+    answer("three", second["id"])
+    said = [CHAT.decode(request.prompt_ids).split("<|im_start|>")[1:-1] for request in engine.requests]
+    assert [turn.removesuffix("<|im_end|>\n") for turn in said[2]] == [
+        "user\none", "assistant\na", "user\ntwo", "assistant\na", "user\nthree",
+    ]  # fmt: skip
+    unkept = answer("two", store=False).json()
+    for previous in (unkept["id"], "resp_unknown", "x" * 500):
+        refused = answer("on", previous)
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
+    for _ in range(NUM_KEPT):
+        assert answer("other").status_code == 200
+    assert answer("three", second["id"]).status_code == 400
+
+
+def test_a_served_model_goes_by_its_name_or_default() -> None:
+    engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
+    app = create_app(StatelessDoors(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    for model, status in (("m", 200), ("default", 200), ("", 404), ("Default", 404), ("gpt-4", 404)):
+        assert raw(app, "POST", PATH, json={"model": model, "input": "x"}).status_code == status
 
 
 def item(**fields: Any) -> dict[str, Any]:
