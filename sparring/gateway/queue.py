@@ -100,10 +100,9 @@ class WorkQueue:
         self._news.set()
         return offer
 
-    def withdraw(self, offer: Offer) -> None:
-        """Nobody need play it any more: nobody gets it, and its lease is over."""
-        if offer in self._waiting:
-            self._waiting.remove(offer)
+    def withdraw(self, offer: object) -> None:
+        """Nobody need play an offer any more: nobody gets it, and its lease is over."""
+        self._waiting = deque(other for other in self._waiting if other is not offer)
         for lease_id in [id for id, lease in self._leases.items() if lease.offer is offer]:
             self._end(lease_id)
 
