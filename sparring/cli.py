@@ -166,6 +166,11 @@ def evaluate(
     config = load_config(path, changes) if is_recipe else RunFolder(path).config(changes)
     report: EvaluationReport
     if is_recipe or not config.is_trainable:
+        if not base:
+            raise UsageError(
+                "--no-base leaves out the policies that a run started from, but an endpoint or a script plays alone; leave it "
+                "out."
+            )
         from sparring.baseline import BaselineEvaluator
 
         report = BaselineEvaluator(path, overrides=changes, quiet=as_json).evaluate()

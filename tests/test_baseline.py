@@ -151,7 +151,7 @@ OPENAI = ("engine.type=openai", "engine.model=m", "evaluation.eval_num_tasks=2",
 
 
 def test_an_endpoint_that_is_not_there_loses_every_episode_and_says_so() -> None:
-    lost = sparring("eval", "toy", *OPENAI, "engine.base_url=http://127.0.0.1:1/v1", "rollout.rollout_timeout=0.5")
+    lost = sparring("eval", "toy", *OPENAI, "engine.base_url=http://127.0.0.1:1/v1", "rollout.rollout_timeout=3")
     assert lost.exit_code == 4
     assert "every episode" in lost.output
     assert RunFolder(Path("runs/toy-001")).status()["status"] == "failed"

@@ -94,14 +94,15 @@ class OpenAIEngine:
         """The endpoint's message; with `on_delta` it is asked to stream.
 
         An answer that broke off after its first piece was told is not asked for again: another would not go on from it.
-        Raises as `protocols.MessageEngine` says; past the deadline PolicyTimeout only while an answer was waited for.
+        Raises as `protocols.MessageEngine` says; past the deadline PolicyTimeout only if no try failed
+        before.
         """
         problem: str | None = f"{self._max_concurrency} other requests were on their way"
         seconds = None if request.deadline is None else max(0.0, request.deadline - self._clock())
         try:
             async with asyncio.timeout(seconds), self._slots:
+                problem = None
                 for attempt in range(self._max_retries + 1):
-                    problem = None
                     try:
                         return await self._asked(request, on_delta)
                     except _Unanswered as failure:

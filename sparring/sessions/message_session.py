@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self, final
 
@@ -203,7 +203,8 @@ class MessageSession:
             )
         began = self._clock()
         wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
-        parent, reason = self._parent(wanted, tools_wanted)
+        named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+        parent, reason = self._parent(wanted, tools_wanted, named)
         if seed is None and self._seed is not None:
             # Engines differ in how many bits they take; all take 31.
             seed = turn_seed(self._seed, self._num_asked) >> 32
@@ -271,10 +272,20 @@ class MessageSession:
     async def __aexit__(self, *_exception: object) -> None:
         self.close()
 
-    def _parent(self, wanted: CanonicalHistory, tools_wanted: str) -> tuple[int | None, str | None]:
-        """The turn that a request continues, the longest and latest of them, or why it continues none."""
+    def _parent(
+        self, wanted: CanonicalHistory, tools_wanted: str, named: Set[str | None]
+    ) -> tuple[int | None, str | None]:
+        """The turn that a request continues, or why it continues none. Of several the longest; of equal answers the one
+        whose tool calls it names, then one that nothing continues yet, then the latest."""
+        has_child = {played.turn.parent for played in self._played}
+
+        def fits(played: _Played) -> tuple[int, bool, bool, int]:
+            turn = played.turn
+            is_named = {call["id"] for call in turn.message.get("tool_calls", ())} <= named
+            return len(played.history), is_named, turn.id not in has_child, turn.id
+
         if continued := self._continued(wanted, tools_wanted):
-            return max(continued, key=lambda played: (len(played.history), played.turn.id)).turn.id, None
+            return max(continued, key=fits).turn.id, None
         played = [(one.request, one.history, one.tools) for one in self._played]
         return None, branch_reason(wanted, tools_wanted, played)
 

@@ -47,6 +47,18 @@ def test_turns_have_messages_parents_and_reasons_and_no_ids() -> None:
     assert ([message["role"] for message in messages], tools) == (["user", "assistant", "tool", "assistant"], (TOOL,))
 
 
+def test_equal_answers_are_continued_each_by_its_own_conversation() -> None:
+    door = session("one", "two")
+
+    async def play() -> None:
+        first, second = await door.chat([USER]), await door.chat([USER])
+        for said in (first, second):
+            await door.chat([USER, said, USER])
+
+    asyncio.run(play())
+    assert [turn.parent for turn in door.turns] == [None, None, 1, 0]
+
+
 def test_turns_are_in_the_ledger_which_finds_nothing_wrong_with_them() -> None:
     async def play() -> None:
         with Ledger() as ledger:
