@@ -56,7 +56,8 @@ def create_app(
 
     def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
         async def play(request: Request) -> ASGIApp:
-            api_key = _opening_key(request, doors)
+            headers = _headers(request)
+            api_key = _opening_key(request, headers, doors)
             async with AsyncExitStack() as stack:
                 try:
                     stack.enter_context(doors.admitted(api_key))
@@ -64,13 +65,13 @@ def create_app(
                     doors.refused(api_key, await _digest(request))
                     raise
                 body = await _body(request, max_body_bytes)
-                named = request.path_params.get("key") or trajectory_id(request.headers) or None
-                asked = replace(dialect.read(_decoded(body)), episode=named)
+                asked = dialect.read(_decoded(body))
+                if named := request.path_params.get("key") or trajectory_id(headers):
+                    asked = replace(asked, episode=named)
                 episode = await stack.enter_async_context(doors.enter(api_key, asked))
-                is_retry = _number(request.headers.get("x-stainless-retry-count")) > 0
-                delivery = episode.deliver(
-                    asked, request.url.path.encode() + body, prefix=dialect.id_prefix, is_retry=is_retry
-                )
+                is_retry = _number(headers.get("x-stainless-retry-count")) > 0
+                path: str = request.scope["path"]
+                delivery = episode.deliver(asked, path.encode() + body, prefix=dialect.id_prefix, is_retry=is_retry)
                 await stack.enter_async_context(delivery.awaited())
                 head = Head(id=delivery.id, model=asked.model, created=int(clock()))
                 if not asked.stream:
@@ -89,7 +90,7 @@ def create_app(
     def reported(route: ReportRoute) -> ASGIApp:
         async def report(request: Request) -> Response:
             said = route.read(_decoded(await _body(request, max_body_bytes)), request.headers)
-            said.tell(doors.report(route.key(said) or _opening_key(request, doors)))
+            said.tell(doors.report(route.key(said) or _opening_key(request, _headers(request), doors)))
             return JSONResponse({})
 
         return _Answered(report, route, route.told)
@@ -128,7 +129,7 @@ def create_app(
         return JSONResponse({})
 
     async def models(request: Request) -> Response:
-        _opening_key(request, doors)
+        _opening_key(request, _headers(request), doors)
         model = {"id": doors.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
         return JSONResponse({"object": "list", "data": [model]})
 
@@ -267,12 +268,11 @@ async def _unknown_route(request: Request, failure: Exception) -> Response:
     return JSONResponse(dialect.error(told), status_code=failure.status_code, headers=headers)
 
 
-def _opening_key(request: Request, doors: Doors) -> str:
+def _opening_key(request: Request, headers: Mapping[str, str], doors: Doors) -> str:
     """The key that a request shows: in the path, as MTRL's trajectory, as bearer, in Anthropic's header.
 
     Many clients must send some bearer, so that counts last but one. Raises ApiError 401.
     """
-    headers = _headers(request)
     shown = [
         request.path_params.get("key", ""),
         trajectory_id(headers),
@@ -296,7 +296,7 @@ def _bearer(headers: Mapping[str, str]) -> str:
 
 async def _digest(request: Request) -> bytes:
     """Of a body that is read and not kept."""
-    digest = body_digest(request.url.path.encode())
+    digest = body_digest(request.scope["path"].encode())
     async for part in request.stream():
         digest.update(part)
     return digest.digest()

@@ -184,4 +184,4 @@ class _Latest(dict[str, tuple[Message, ...]]):
 
 
 def _digest(api_key: str) -> str:
-    return hashlib.sha256(api_key.encode()).hexdigest()
+    return hashlib.blake2b(api_key.encode()).hexdigest()

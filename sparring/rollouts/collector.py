@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
-from sparring.agents.result import within_budget
-from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, RewardError, TurnLimit
+from sparring.agents.result import limit_met, within_budget
+from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
@@ -25,10 +25,6 @@ logger = logging.getLogger(__name__)
 
 Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 """Plays a task through a session; raises InfrastructureError when the world fails."""
-
-
-_POLICY_LIMITS = (ContextOverflow, PolicyTimeout, TurnLimit)
-"""Failures of a turn that are the policy's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +179,7 @@ class Collector:
                 async with asyncio.timeout(self._timeout_seconds + 1):
                     # A copy: what an environment does to its task must not reach the next episode, or the judge.
                     played = await self._agent(copy.deepcopy(plan.task), session)
-            if session.failure is not None and not isinstance(session.failure, _POLICY_LIMITS):
+            if session.failure is not None and limit_met(session.failure) is None:
                 # The agent went on without the turn; what it made of that is not the policy's doing.
                 raise session.failure
         except TimeoutError:

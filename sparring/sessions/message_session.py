@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import InfrastructureError, PolicyTimeout, SparringError, TokenLimit, TurnLimit
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, SparringError, TokenLimit, TurnLimit
 from sparring.protocols import MessageEngine, TokenCallback
 from sparring.sessions.branching import branch_reason
 from sparring.sessions.matching import CanonicalHistory, canonical_history, canonical_message, request_digest
@@ -178,6 +178,8 @@ class MessageSession:
             return await self._play(
                 messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token, seed
             )
+        except ConstraintError:
+            raise  # the request asked for what cannot be; the next may ask for less
         except SparringError as failure:
             if isinstance(failure, PolicyTimeout) and not self._learns:
                 # Not the doing of the policy that learns.
