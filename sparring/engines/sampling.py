@@ -69,14 +69,13 @@ def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Seque
     `allowed` has the mask [V] of each of the C constrained rows; the others stay as they are. The probability is the one
     after the temperature, at temperature 0 that at 1.
     """
-    rows, device = list(allowed), logits_B_V.device
-    allowed_C_V = torch.stack([mask.to(device) for mask in allowed.values()])
-    temperatures = torch.tensor([sampling[row].temperature or 1.0 for row in rows], device=device)
-    scores_C_V = logits_B_V[rows].float()
-    removed_C = (scores_C_V / temperatures[:, None]).softmax(dim=-1).masked_fill(allowed_C_V, 0.0).sum(dim=-1)
-    constrained_B_V = logits_B_V.float().clone()
-    constrained_B_V[rows] = scores_C_V.masked_fill(~allowed_C_V, float("-inf"))
-    return constrained_B_V, removed_C.clamp(max=1.0)
+    constrained_B_V, removed = logits_B_V.to(torch.float32, copy=True), []
+    for row, mask_V in allowed.items():
+        scores_V, allowed_V = constrained_B_V[row], mask_V.to(logits_B_V.device)
+        probabilities_V = (scores_V / (sampling[row].temperature or 1.0)).softmax(dim=-1)
+        removed.append(probabilities_V.masked_fill_(allowed_V, 0.0).sum())
+        scores_V.masked_fill_(~allowed_V, float("-inf"))
+    return constrained_B_V, torch.stack(removed).clamp(max=1.0)
 
 
 def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:

@@ -300,6 +300,8 @@ class Session:
             problem = f"it has {num_tokens} tokens and {len(completion.sampled_logprobs)} log-probabilities"
         elif not all(math.isfinite(number) and number <= 1e-6 for number in completion.sampled_logprobs):
             problem = "a log-probability is not finite or above 0"
+        elif not 0 <= completion.removed_mass <= 1:
+            problem = f"a constraint removed the probability {completion.removed_mass}"
         elif sum(count for _, count in completion.versions) != num_tokens:
             problem = f"its versions {completion.versions} do not add up to {num_tokens} tokens"
         elif versions != sorted(versions) or versions[0] < oldest_allowed or versions[-1] > self._engine.policy_version:
