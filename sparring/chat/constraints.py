@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from sparring.errors import ConstraintError, DataError
+from sparring.errors import ConstraintError
 from sparring.protocols import Chat
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
@@ -185,7 +185,7 @@ class AnswerGrammar:
         """The text that says a message, reasoning and stop id apart, and the message that it is read as."""
         try:
             ids = list(self._chat.answer(message, [_TOOL]))
-        except DataError as error:
+        except Exception as error:  # (templates refuse by raising whatever they like)
             raise ConstraintError(f"Answers of this model's format cannot be constrained: {error}") from error
         while ids and ids[-1] in self._chat.stop_ids:
             ids.pop()
