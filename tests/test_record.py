@@ -50,12 +50,15 @@ async def chase(client: openai.AsyncOpenAI, question: str = "find a 2?", **optio
 
 
 def recorded(folder: Path, play: Callable[[str], Awaitable[Any]], *, engine: Any = None) -> list[Trajectory]:
+    engine = engine or ScriptedMessages(act, name="expert")
+
     async def run() -> None:
-        async with Recording(folder, engine or ScriptedMessages(act, name="expert"), model="expert") as recording:
+        async with Recording(folder, engine, model="expert") as recording:
             listener = Listener(create_app(recording), "127.0.0.1", 0)
             await listener.start()
             await play(listener.base_url)
             await listener.stop()
+        await engine.close()
 
     asyncio.run(run())
     with Ledger(folder / "ledger.sqlite") as ledger:

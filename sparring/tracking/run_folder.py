@@ -241,7 +241,7 @@ def _write_recipe(path: Path, config: Config, recipe: Path) -> None:
     for name, keys in _files(config).items():
         absolute = {key: str((recipe.parent / file).resolve()) for key, file in keys.items()}
         updates[name] = getattr(config, name).model_copy(update=absolute)
-    if Path(config.model.name).is_dir():
+    if config.is_trainable and Path(config.model.name).is_dir():
         updates["model"] = config.model.model_copy(update={"name": str(Path(config.model.name).resolve())})
     (path / RECIPE).write_text(resolved_toml(config.model_copy(update=updates)), "utf-8")
     for source in _code_files(config, recipe):
