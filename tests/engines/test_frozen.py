@@ -126,7 +126,7 @@ def conversations(seed: int, *, learns: bool) -> list[Trajectory]:
             with Ledger() as ledger:
                 collector = Collector(
                     engine=engine, chat=chat, agent=play, reward=lambda _: 1.0, scorer=None, ledger=ledger, seed=0,
-                    max_concurrency=4, timeout_seconds=30, max_retries=0, max_context_tokens=CONTEXT,
+                    max_concurrency=4, timeout_seconds=120, max_retries=0, max_context_tokens=CONTEXT,
                     policies={"customer": NamedPolicy(engine=other, chat=chat, learns=learns, sampling=sampling)},
                 )  # fmt: skip
                 task = Task(id="t", messages=({"role": "user", "content": "?"},))

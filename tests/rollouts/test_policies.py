@@ -40,7 +40,7 @@ def play_group(
 ) -> TrajectoryGroup:
     collector = Collector(
         engine=main, chat=CHAT, agent=agent, reward=lambda _: 1.0, scorer=None, ledger=ledger, seed=0, max_concurrency=8,
-        timeout_seconds=5.0, max_retries=0, max_turns=2, policies=policies,
+        timeout_seconds=60.0, max_retries=0, max_turns=2, policies=policies,
     )  # fmt: skip
     plan = GroupPlan(task=TASK, position=0, group_size=size, sampling=Sampling(max_tokens=64))
     return asyncio.run(collector.play_group(plan))
