@@ -243,7 +243,7 @@ def test_methods_and_routes_that_are_not_there_are_told_in_the_words_of_the_rout
         response = raw(app, "POST", path)
         assert (response.status_code, set(response.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
     assert raw(app, "HEAD", "/health").status_code == 200
-    for path in ("/", "/v1", "/v1/embeddings", "/s/", "/s/some-key", "/v1/messages/x" * 2000):
+    for path in ("/", "/v1", "/v1/embeddings", "/s/", "/v1/messages/x" * 2000):
         response = raw(app, "POST", path)
         assert response.status_code == 404
         assert response.json()["error"]["message"].startswith("Not Found: use /v1/chat/completions, ")

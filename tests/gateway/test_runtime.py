@@ -328,7 +328,7 @@ def test_agents_that_are_not_of_mtrl_report_in_plain_words(in_path: bool) -> Non
         await agent.sample()
         await agent.sample()
         status, told = await post("episode/reward", reward=[1.0, "2"])
-        assert (status, told["error"]["param"]) == (400, "reward")
+        assert (status, told["error"]["param"]) == (400, "reward.1")
         assert (await post("episode/reward", reward=[0.5, 1], components={"a": 1.5}, metrics={"b": 2})) == (200, {})
         assert (await post("episode/reward", reward=3.0))[0] == 409
         status, told = await post("episode/complete")
