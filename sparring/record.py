@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, final
@@ -17,6 +17,7 @@ from sparring.engines.openai import UNSET, OpenAIEngine
 from sparring.errors import DataError
 from sparring.gateway.app import create_app
 from sparring.gateway.episode import OpenEpisode
+from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.gateway.server import Listener
@@ -51,6 +52,8 @@ class Recording:
     conversation in the file before the client gets the answer, so that nothing is lost by a crash.
     """
 
+    takes_seed = True
+
     def __init__(
         self, path: Path, engine: MessageEngine, *, model: str, on_turn: Callable[[int, int], None] | None = None
     ) -> None:
@@ -63,6 +66,7 @@ class Recording:
         """By the id of their session, in the order they were begun."""
         self._named: dict[str, _Episode] = {}
         self._unnamed: list[_Episode] = []
+        self._in_flight = InFlight(MAX_IN_FLIGHT, of="The recording")
         self.num_turns = 0
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DataError(f"{path} exists and is not empty; a recording is never overwritten, so give another --out.")
@@ -84,6 +88,14 @@ class Recording:
 
     def check(self, api_key: str) -> None:
         """Any key will do, also none."""
+
+    @contextmanager
+    def admitted(self, api_key: str) -> Iterator[None]:
+        with self._in_flight.admitted():
+            yield
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        """What was refused was not recorded, so a retry is like any other request."""
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:

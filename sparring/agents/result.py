@@ -39,7 +39,7 @@ def limit_met(failure: Exception | None) -> AgentResult | None:
     return None if outcome is None else AgentResult(outcome=outcome, error=str(failure))
 
 
-def within_budget(played: AgentResult, failure: EpisodeError | None) -> AgentResult:
+def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:
     """What an agent handed back, its end put down to the budget where one was used up: the agent may have made the best of
     it, and its reward stays."""
     limit = limit_met(failure) if isinstance(failure, _BUDGETS) else None

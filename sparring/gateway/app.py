@@ -134,7 +134,7 @@ def create_app(
         return JSONResponse({"object": "list", "data": [model]})
 
     async def document(_request: Request) -> Response:
-        return JSONResponse(openapi(takes_seed=doors.takes_seed))
+        return JSONResponse(openapi(takes_seed=doors.takes_seed, has_queue=queue is not None))
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparring.gateway.dialects import DIALECTS, ChatCompletions
+from sparring.gateway.dialects.validation import body_schema
+from sparring.gateway.queue import Poll, Release
 from sparring.gateway.request import Dialect
 from sparring.gateway.runtime import MAX_LENGTH, REPORTS, SAMPLES, TRAJECTORY_ID
 from sparring.types import Json
@@ -73,6 +75,8 @@ _ANSWERS: Mapping[str, Json] = {
     "Report": {"type": "object", "maxProperties": 0},
     "Models": _object(object=_one_of("list"), data=_list(_object(id=_TEXT, object=_one_of("model")))),
     "Health": _object(status=_one_of("ok")),
+    "Invocation": {"type": "object", "description": "What agents that are pushed to are sent, and the lease."},
+    "Renewed": _object(lease_seconds={"type": "number"}),
 }
 
 _ERRORS: Mapping[str, Json] = {
@@ -83,10 +87,12 @@ _ERRORS: Mapping[str, Json] = {
 
 _KEY: Json = [{"bearer": []}, {"header": []}]
 _NO_KEY: Json = []
+_WORKER: Json = [{"worker": []}]
 
 _KEYS: Json = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "The episode's key, or the server's."},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same, as Anthropic has it."},
+    "worker": {"type": "http", "scheme": "bearer", "description": "The worker key of the run."},
 }
 
 _TRAJECTORY: Json = {
@@ -97,8 +103,12 @@ _TRAJECTORY: Json = {
 }
 
 
-def openapi(*, takes_seed: bool) -> dict[str, Json]:
-    """The document; `takes_seed`: whether requests may name one, which running episodes refuse."""
+_LEASE: Json = {"name": "lease", "in": "path", "required": True, "schema": _TEXT}
+
+
+def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
+    """The document; `takes_seed`: whether requests may name one, which running episodes refuse; `has_queue`: whether
+    workers poll for episodes."""
     definitions: dict[str, Json] = {**_ANSWERS, **_ERRORS}
 
     def defined(name: str, schema: dict[str, Json]) -> str:
@@ -125,6 +135,17 @@ def openapi(*, takes_seed: bool) -> dict[str, Json]:
         paths[path] = {"post": {**operation, **_takes(request), "security": _NO_KEY if route.is_aws else _KEY}}
     paths["/v1/models"] = {"get": _operation("The one model.", answer="Models") | {"security": _KEY}}
     paths["/health"] = {"get": _operation("Whether the server answers.", answer="Health") | {"security": _NO_KEY}}
+    if has_queue:
+        taken = _operation("An episode to play; 204 when none came.", answer="Invocation")
+        taken["responses"]["204"] = {"description": "No episode came in this time."}
+        renewed = _operation("The lease goes on.", answer="Renewed") | {"parameters": [_LEASE]}
+        released = _operation("The episode is given back.", answer="Report") | {"parameters": [_LEASE]}
+        takes = {
+            model: _takes(defined(model.__name__, body_schema(model, model.__name__))) for model in (Poll, Release)
+        }
+        paths["/v1/queue/lease"] = {"post": {**taken, **takes[Poll], "security": _WORKER}}
+        paths["/v1/queue/{lease}/renew"] = {"post": {**renewed, "security": _WORKER}}
+        paths["/v1/queue/{lease}/release"] = {"post": {**released, **takes[Release], "security": _WORKER}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sparring gateway", "version": "1"},

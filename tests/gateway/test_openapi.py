@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 from typing import Any
 
@@ -11,7 +12,7 @@ from schemathesis.config import SchemathesisConfig
 
 from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
-from sparring.gateway import EpisodeDoors
+from sparring.gateway import EpisodeDoors, WorkQueue
 from sparring.gateway.app import create_app
 from sparring.gateway.doors import StatelessDoors
 from sparring.gateway.runtime import MAX_LENGTH, TRAJECTORY_ID
@@ -33,9 +34,22 @@ def answer(request: SampleRequest) -> str:
     return ("fine", f"<think>Which?</think>Look:\n{CALL}{CALL}", "", "<tool_call>{")[len(request.prompt_ids) % 4]
 
 
+class Unconstrained:
+    """Says what it says whatever form was asked for: that answers follow it is tested with a real engine."""
+
+    def __init__(self) -> None:
+        self._engine = ScriptedEngine(answer, encode=ByteTokenizer().encode, max_context_tokens=10**9)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def sample(self, request: SampleRequest, on_token: Any = None) -> Any:
+        return await self._engine.sample(dataclasses.replace(request, constraint=None), on_token)
+
+
 def fresh_key() -> str:
     """Of an episode that can answer any request: it has played nothing, and its context never ends."""
-    engine = ScriptedEngine(answer, encode=ByteTokenizer().encode, max_context_tokens=10**9)
+    engine: Any = Unconstrained()
     OPEN.append(Session(id=f"e{next(NUMBERS)}", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200)))
     if len(OPEN) > 4:
         OPEN.popleft().close()
@@ -79,6 +93,16 @@ def within_context(body: Any) -> Any:
             changed["Rewards"] = [first]
         case {"reward": [float() | int() as first, *_] as given} if are_numbers(given):
             changed["reward"] = [first]
+    match body.get("tool_choice"):
+        # The tool has to be among those of the request.
+        case "required" | {"type": "any"}:
+            changed["tool_choice"] = None
+        case {"type": "any" | "tool", "disable_parallel_tool_use": bool()}:
+            changed["tool_choice"] = None
+        case {"type": "function" | "tool", "name": str(), **rest} if not rest:
+            changed["tool_choice"] = None
+        case {"type": "function", "function": {"name": str(), **rest}, **more} if not rest and not more:
+            changed["tool_choice"] = None
     return changed
 
 
@@ -102,9 +126,11 @@ def test_the_document_is_open_and_tells_what_its_doors_take() -> None:
     served = create_app(
         StatelessDoors(engine=ScriptedEngine([]), chat=CHAT, model_name="m", sampling=Sampling(), api_key="secret")
     )
-    for app, seed in ((APP, "null"), (served, "integer")):
+    polled = create_app(EpisodeDoors("policy"), queue=WorkQueue("key"))
+    for app, seed in ((APP, "null"), (served, "integer"), (polled, "null")):
         document = raw(app, "GET", "/openapi.json").json()
         assert document == raw(app, "GET", "/s/any-key/openapi.json").json()
+        assert ("/v1/queue/lease" in document["paths"]) == (app is polled)
         fields = document["components"]["schemas"]["ChatCompletionsRequest"]["properties"]
         assert seed in str(fields["seed"])
         assert set(document["paths"]) == {

@@ -121,7 +121,7 @@ class _ChosenTool(Strict):
 
 
 class _PlainText(Strict):
-    type: Literal["text"] = "text"
+    type: Literal["text"]
 
 
 class _JsonObject(Strict):
@@ -189,7 +189,7 @@ class _Request(Strict):
     @property
     def format(self) -> _PlainText | _JsonObject | _JsonSchema:
         """Of the text."""
-        return (self.text and self.text.format) or _PlainText()
+        return (self.text and self.text.format) or _PlainText(type="text")
 
     @property
     def answer_format(self) -> AnswerFormat:
