@@ -1,0 +1,214 @@
+"""From a file and overrides to a checked configuration, and back to text."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import os
+import tomllib
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import TypeAdapter, ValidationError
+
+from sparring.config.rules import OF_TRAINING, conflicts
+from sparring.config.sections import ENGINE_KEYS, Config, section_class
+from sparring.errors import ConfigError, ConfigProblem, UsageError
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a recipe and apply `section.key=value` overrides.
+
+    Raises UsageError when the file cannot be read, ConfigError with every problem at once.
+    """
+    return validate(read_recipe(path), overrides, source=str(path))
+
+
+def key_from(variable: str | None) -> str | None:
+    """What an environment variable holds, None without a name. Raises UsageError when it is not set."""
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "")
+    if not key:
+        raise UsageError(f"the environment variable {variable} shall hold the endpoint's key and is not set; set it.")
+    return key
+
+
+def untrainable(config: Config, source: str) -> ConfigError:
+    """Why a recipe whose engine tells no token ids cannot be trained."""
+    message = (
+        f"is {config.engine.type!r}, which tells messages and no token ids: what is not known token for token is not trained. "
+        "Evaluate it with `sparring eval`, or train with engine.type = 'torch'."
+    )
+    return ConfigError([ConfigProblem("engine.type", message)], source)
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The recipe as nested tables. Raises UsageError when there is no such file or it is not TOML."""
+    if path.is_dir():
+        path = path / "recipe.toml"
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"there is no recipe at {path}; give the path of a recipe.toml (`sparring init` makes one)."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}. Give the path of a TOML file.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"{path} is not valid TOML: {error}. Strings need quotes, sections look like [batch]."
+        ) from error
+
+
+def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
+    """Override > recipe > default. Raises ConfigError with every problem at once."""
+    problems: list[ConfigProblem] = []
+    merged = copy.deepcopy(dict(recipe))
+    for override in overrides:
+        _apply(override, merged, problems)
+    chosen = _engine_type(merged)
+    if chosen in ("openai", "scripted") and _engine_type(recipe) == "torch":
+        # A recipe that trains a model plays with another engine: what it says of its own is set aside, and nothing else.
+        merged = _without_training(recipe, ENGINE_KEYS[chosen])
+        for override in overrides:
+            _apply(override, merged, [])
+    wrong: set[str] = set()
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        problems += [_problem(detail) for detail in error.errors()]
+        # Of a named policy everything is left out: [policies] is a section of sections.
+        wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in error.errors()}
+        config = _without(wrong, merged)
+    problems += conflicts(config, wrong)
+    if problems:
+        raise ConfigError(problems, source)
+    return config
+
+
+def resolved_toml(config: Config) -> str:
+    """What recipe and overrides say, as TOML that `load_config` reads back to the same values.
+
+    Defaults stay out: written down they would count as given, and be refused where nothing reads them.
+    """
+    tables = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    for section in ("environment", "algorithm"):
+        if "options" in tables.get(section, {}):  # TOML has dates and infinities, JSON has not
+            tables[section]["options"] = copy.deepcopy(dict(getattr(config, section).options))
+    return tomli_w.dumps(tables)
+
+
+def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: Config) -> list[tuple[str, Any, str]]:
+    """Every field as (key path, value, where it comes from: override, recipe or default)."""
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    rows = []
+    sections = {
+        name: (getattr(config, name), recipe.get(name, {})) for name in Config.model_fields if name != "policies"
+    }
+    for name, policy in config.policies.items():
+        sections[f"policies.{name}"] = (policy, recipe.get("policies", {}).get(name, {}))
+    for section_name, (section, given) in sections.items():
+        if section is None:
+            continue
+        values = section.model_dump(mode="json")
+        if section_name == "algorithm":
+            values = config.algorithm_in_effect()
+        for key, value in values.items():
+            spellings = {key, key.replace("_threshold", "_epsilon")}
+            paths = {f"{section_name}.{one}" for one in spellings}
+            is_override = any(one in paths or one.startswith(tuple(f"{path}." for path in paths)) for one in overridden)
+            origin = "override" if is_override else "default" if spellings.isdisjoint(given) else "recipe"
+            rows.append((f"{section_name}.{key}", value, origin))
+    return rows
+
+
+def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem]) -> None:
+    path, separator, text = override.partition("=")
+    path = path.strip()
+    if not separator or path.count(".") < 1:
+        problems.append(
+            ConfigProblem(override, "is not of the form section.key=value; write, for example, batch.group_size=4.")
+        )
+        return
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word: strings need no quotes on the command line
+    *tables, key = path.split(".")
+    target = merged
+    for table in tables:
+        target = target.setdefault(table, {})
+        if not isinstance(target, dict):
+            problems.append(ConfigProblem(path, f"{table} is a value, not a section."))
+            return
+    target[key] = value
+
+
+def _engine_type(tables: Mapping[str, Any]) -> Any:
+    section = tables.get("engine", {})
+    return section.get("type", "torch") if isinstance(section, Mapping) else None
+
+
+def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) -> dict[str, Any]:
+    """A recipe without the keys that another engine than its own does not read."""
+    kept: dict[str, Any] = {}
+    for name, table in recipe.items():
+        unread = OF_TRAINING.get(name, frozenset())
+        if isinstance(table, Mapping) and (unread or name == "engine"):
+            table = {key: value for key, value in table.items() if key not in unread}
+            if name == "engine":
+                table = {key: value for key, value in table.items() if key in engine_keys}
+            if not table:
+                continue
+        kept[name] = copy.deepcopy(table)
+    return kept
+
+
+def _problem(detail: Any) -> ConfigProblem:
+    """One pydantic error in our words: the key path, the value, what is allowed, and the nearest key."""
+    path = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return ConfigProblem(path, f"is not a known key{_nearest(path)}")
+    if detail["type"] == "missing":
+        return ConfigProblem(path, "is missing; this value has no default.")
+    message = detail["msg"][0].lower() + detail["msg"][1:]
+    return ConfigProblem(path, f"is {_shown(detail['input'])}, but {message.replace('input should', 'it should')}.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _nearest(path: str) -> str:
+    known = list(Config.model_fields)
+    for section, field in Config.model_fields.items():
+        # The keys of a named policy stand one level deeper.
+        prefix = ".".join(path.split(".")[:2]) if path.startswith("policies.") and section == "policies" else section
+        known += [f"{prefix}.{key}" for key in section_class(field.annotation).model_fields]
+    matches = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
+    if not matches:
+        key = path.rpartition(".")[2]
+        same_key = [other for other in known if other.rpartition(".")[2] == key]
+        matches = same_key or [
+            other for other in known if difflib.get_close_matches(key, [other.rpartition(".")[2]], n=1)
+        ]
+    return f"; the nearest one is {matches[0]!r}." if matches else "; see docs/configuration.md for all keys."
+
+
+def _without(wrong: Container[str], merged: Mapping[str, Any]) -> Config:
+    """The configuration with defaults in place of what is wrong, so that rules between the rest can be judged.
+
+    Sections with keys that have no default stay out: no rule reads them.
+    """
+    sections: dict[str, Any] = {}
+    for name, table in merged.items():
+        if name in wrong or name not in Config.model_fields or Config.model_fields[name].is_required():
+            continue
+        kept = {key: value for key, value in table.items() if f"{name}.{key}" not in wrong}
+        annotation: Any = Config.model_fields[name].annotation
+        sections[name] = TypeAdapter(annotation).validate_python(kept)
+    return Config.model_construct(None, **sections)
