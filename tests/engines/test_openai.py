@@ -27,7 +27,7 @@ from sparring.errors import (
 )
 from sparring.gateway import ModelServer
 from sparring.gateway.server import Listener
-from sparring.types import MessageAnswer, MessageRequest, Sampling, StopReason, Usage
+from sparring.types import AnswerFormat, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
 from tests.gateway.builders import CALL, CHAT, TOOL, USER
 
 DONE = {
@@ -286,3 +286,29 @@ def test_a_stream_that_breaks_is_asked_again_only_while_nobody_has_seen_any_of_i
     )
     assert isinstance(broken, InfrastructureError)
     assert pauses == []
+
+
+def test_a_required_form_is_sent_as_fields_and_none_otherwise() -> None:
+    endpoint = Endpoint(JSONResponse(DONE))
+    forms = [
+        AnswerFormat(),
+        AnswerFormat(tool_choice="required", parallel_tool_calls=False),
+        AnswerFormat(tool_choice="required", tool_name="get"),
+        AnswerFormat(tool_choice="none", schema={"type": "object"}),
+    ]
+
+    async def ask(engine: OpenAIEngine) -> None:
+        for form in forms:
+            await engine.answer(request(tools=(TOOL,), answer_format=form))
+
+    asked(endpoint, ask)
+    fields = ("tool_choice", "parallel_tool_calls", "response_format")
+    assert [{key: body[key] for key in fields if key in body} for body in endpoint.bodies] == [
+        {},
+        {"tool_choice": "required", "parallel_tool_calls": False},
+        {"tool_choice": {"type": "function", "function": {"name": "get"}}},
+        {
+            "tool_choice": "none",
+            "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
+        },
+    ]

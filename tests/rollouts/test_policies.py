@@ -13,6 +13,7 @@ from sparring.algorithms.advantages import group_based
 from sparring.algorithms.credit import credit
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
+from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import InfrastructureError, PolicyTimeout, UsageError
 from sparring.ledger import Ledger
 from sparring.rollouts import Collector, GroupPlan, NamedPolicy
@@ -225,3 +226,37 @@ def test_what_the_others_do_does_not_change_a_policys_draws() -> None:
             play_group(agent, main, ledger, customer=simulator(engine("b")))
         seeds.append(main.requests[0].seed)
     assert seeds[0] == seeds[1]
+
+
+def test_an_endpoint_plays_beside_the_policy_in_training() -> None:
+    """It tells no ids: its turns stand beside those that are learned from, whose ids and places they do not disturb."""
+    main = engine("which?", "thanks")
+    customer = NamedPolicy(
+        engine=ScriptedMessages(["blue", "bye"], name="customer"), sampling=Sampling(temperature=0.7)
+    )
+    with Ledger() as ledger:
+        group = play_group(talk, main, ledger, customer=customer)
+        (trajectory,) = group.trajectories
+        assert [turn.id for turn in trajectory.turns] == [0, 2]
+        assert [turn.id for turn in trajectory.other_turns] == [1, 3]
+        assert {turn.untrained_reason for turn in trajectory.other_turns} == {"not_learning"}
+        assert all(turn.is_trained for turn in trajectory.turns)
+        assert [turn.message["content"] for turn in trajectory.other_turns] == ["blue", "bye"]
+        assert [turn.policy for turn in ledger.load_turns(trajectory.id)] == [None, "customer", None, "customer"]
+        assert ledger.verify() == []
+
+
+class Late:
+    fingerprint = "late"
+
+    async def answer(self, request: Any, on_delta: Any = None) -> Any:
+        raise PolicyTimeout("no answer in time.")
+
+    async def close(self) -> None: ...
+
+
+def test_a_late_endpoint_beside_the_policy_is_an_outage() -> None:
+    with Ledger() as ledger:
+        group = play_group(talk, engine("which?", "thanks"), ledger, customer=NamedPolicy(engine=Late()))
+        assert (len(group.trajectories), group.num_lost) == (0, 1)
+        assert ledger.counts()["discarded/infra_error"] == 1

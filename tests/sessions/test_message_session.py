@@ -10,11 +10,11 @@ import pytest
 
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.environments import tool_call
-from sparring.errors import InfrastructureError, TurnLimit
+from sparring.errors import ConstraintError, InfrastructureError, TokenLimit, TurnLimit
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger, RolloutState
 from sparring.sessions import MessageSession
-from sparring.types import Message, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
+from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
 from tests.gateway.builders import TOOL, USER
 
 
@@ -138,3 +138,41 @@ def test_a_stream_reaches_clients_of_the_gateway_piece_by_piece_with_the_endpoin
         assert [turn.branch_reason for turn in door.turns] == [None, "repeated"]
 
     asyncio.run(play())
+
+
+class Counting:
+    """An engine that says how many tokens it sampled: as many as it may, at most five."""
+
+    fingerprint = "counting"
+
+    async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        usage = Usage(num_prompt_tokens=1, num_sampled_tokens=min(5, request.sampling.max_tokens))
+        return MessageAnswer(message={"role": "assistant", "content": "a"}, stop_reason=StopReason.LENGTH, usage=usage)
+
+    async def close(self) -> None: ...
+
+
+def test_a_token_budget_holds_where_the_engine_counts() -> None:
+    door = MessageSession(id="e", engine=Counting(), sampling=Sampling(max_tokens=5), max_tokens=12)
+
+    async def play() -> None:
+        for number in range(3):
+            await door.chat([{"role": "user", "content": str(number)}])
+        with pytest.raises(TokenLimit, match="has sampled its 12 tokens"):
+            await door.chat([USER])
+
+    asyncio.run(play())
+    assert [turn.num_sampled_tokens for turn in door.turns] == [5, 5, 2]
+
+
+def test_a_script_is_held_to_no_form_and_the_episode_goes_on() -> None:
+    door = session("done")
+
+    async def play() -> None:
+        with pytest.raises(ConstraintError, match="cannot be held to a form"):
+            await door.play([USER], answer_format=AnswerFormat(tool_choice="none"))
+        await door.chat([USER])
+
+    asyncio.run(play())
+    assert door.failure is None
+    assert [turn.untrained_reason for turn in door.turns] == ["no_ids"]
