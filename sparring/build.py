@@ -13,11 +13,11 @@ import platform
 import random
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
 from sparring.agents.http import HttpAgent
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from sparring.training.learner import TorchLearner
 
 logger = logging.getLogger(__name__)
+
+Closing: TypeAlias = Callable[[], Awaitable[None]]
 
 TO_STDERR = partial(print, file=sys.stderr)
 
@@ -132,7 +134,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     from sparring.models.memory import keep_freed_memory
     from sparring.training.learner import TorchLearner
 
-    agent, make_environment, tools = _player(config, recipe_dir, announce)
+    agent, close_agent, make_environment, tools = _player(config, recipe_dir, announce)
     reward, scorer = _judges(config, recipe_dir)
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
@@ -192,6 +194,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         max_context_tokens=policy.max_positions,
         max_turns=config.agent.max_turns,
         max_tokens=config.rollout.rollout_max_tokens,
+        close_agent=close_agent,
         policies={
             name: NamedPolicy(engine=engine, chat=chat, learns=True)
             if section.role == "trained"
@@ -263,7 +266,7 @@ def build_baseline(
     config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Callable[[str], object] = TO_STDERR
 ) -> Baseline:
     """Check and wire what an endpoint or a script is evaluated with; no torch. Raises as `build` does."""
-    agent, _, _ = _player(config, recipe_dir, announce)
+    agent, close_agent, _, _ = _player(config, recipe_dir, announce)
     reward, scorer = _judges(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     engine = message_engine_of(config, recipe_dir)
@@ -271,7 +274,7 @@ def build_baseline(
         engine=engine, chat=None, agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=config.run.seed,
         max_concurrency=config.rollout.rollout_max_concurrency, timeout_seconds=config.rollout.rollout_timeout,
         max_retries=config.rollout.rollout_max_retries, max_turns=config.agent.max_turns,
-        max_tokens=config.rollout.rollout_max_tokens, policies=endpoints_of(config),
+        max_tokens=config.rollout.rollout_max_tokens, policies=endpoints_of(config), close_agent=close_agent,
     )  # fmt: skip
     return Baseline(
         engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=_kinds(config, tasks),
@@ -295,14 +298,14 @@ def message_engine_of(config: Config, recipe_dir: Path) -> MessageEngine:
 
 def _player(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
-) -> tuple[Agent, Callable[[], Environment], tuple[ToolSchema, ...]]:
-    """Who plays an episode, in which environments and with which tools, as far as the agent brings none of its own."""
-    agent = agent_of(config, recipe_dir, announce)
+) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
+    """Who plays an episode and how to close it, in which environments and with which tools, as far as the agent brings none."""
+    agent, close_agent = agent_of(config, recipe_dir, announce)
     if agent is not None:
-        return agent, _no_environment, ()
+        return agent, close_agent, _no_environment, ()
     make_environment, environment_class = environment_of(config, recipe_dir)
     tool_loop = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns)
-    return tool_loop.play, make_environment, environment_class.offered_tools()
+    return tool_loop.play, None, make_environment, environment_class.offered_tools()
 
 
 def _judges(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
@@ -330,8 +333,11 @@ def deterministic(config: Config) -> bool:
     return config.rollout.max_steps_off_policy == 0 and not is_foreign
 
 
-def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Agent | None:
-    """The agent that the recipe brings; None when the built-in tool loop plays. Raises UsageError when it is none."""
+def agent_of(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object]
+) -> tuple[Agent, Closing] | tuple[None, None]:
+    """The agent that the recipe brings, and how to close what it opened; None when the built-in tool loop plays. Raises
+    UsageError when it is none."""
     section = config.agent
     worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
     queue = WorkQueue(worker_key)
@@ -339,6 +345,7 @@ def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]
         host=section.gateway_host, port=section.gateway_port, queue=queue if section.pull else None,
         max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
     )  # fmt: skip
+    pushing: HttpAgent | None = None
     if section.function is not None:
         found = load_object(section.function, beside=recipe_dir)
         if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
@@ -351,18 +358,19 @@ def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]
     elif section.command is not None:
         agent = CommandAgent(section.command, enter=gateway.register, folder=recipe_dir).play
     elif section.url is not None:
-        agent = HttpAgent(
+        pushing = HttpAgent(
             section.url, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
             max_retries=config.rollout.rollout_max_retries, max_concurrency=config.rollout.rollout_max_concurrency,
             tps_limit=section.tps_limit,
-        ).play  # fmt: skip
+        )  # fmt: skip
+        agent = pushing.play
     elif section.pull:
         agent = PullAgent(
             queue, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
             max_retries=config.rollout.rollout_max_retries,
         ).play  # fmt: skip
     else:
-        return None
+        return None, None
     is_told = not section.pull
 
     async def play(task: Task, session: AnySession) -> AgentResult:
@@ -373,7 +381,12 @@ def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]
             announce(_call_for_workers(gateway.base_url.removesuffix("/v1"), worker_key))
         return await agent(task, session)
 
-    return play
+    async def aclose() -> None:
+        await gateway.stop()
+        if pushing is not None:
+            await pushing.aclose()
+
+    return play, aclose
 
 
 def _call_for_workers(address: str, key: str) -> str:

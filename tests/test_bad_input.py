@@ -308,7 +308,10 @@ MODELS = [
 ]
 
 CHECKPOINTS = [
-    Case("a folder that is no run", ("eval", "toy"), DATA, ("toy holds no run.toml", "sparring runs list")),
+    Case("a folder that is no run", ("serve", "toy"), DATA, ("toy holds no run.toml", "sparring runs list")),
+    Case(
+        "a recipe that was not trained", ("eval", "toy"), USAGE, ("a model of its own: train it", "engine.type=openai")
+    ),
     Case("a run that is not there", ("export", "none", "out"), DATA, ("none does not exist", "sparring train")),
     Case(
         "a run without checkpoint",

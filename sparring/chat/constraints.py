@@ -62,8 +62,12 @@ class _CallFormat:
 class AnswerGrammar:
     """Writes the grammars of one chat's answers."""
 
-    def __init__(self, chat: Chat, *, reasoning: Reasoning, added_tokens: Mapping[str, int]) -> None:
-        """`added_tokens`: ids of the tokens that text is split at before it is tokenized, by what they say."""
+    def __init__(
+        self, chat: Chat, *, reasoning: Reasoning, added_tokens: Mapping[str, int], end_of_reasoning: Sequence[int]
+    ) -> None:
+        """`added_tokens`: ids of the tokens that text is split at before it is tokenized, by what they say;
+        `end_of_reasoning`: ids of `</think>`."""
+        self._before = tuple(end_of_reasoning) if reasoning == "begun" else ()
         self._chat = chat
         self._reasoning = reasoning
         self._added_tokens = added_tokens
@@ -190,7 +194,7 @@ class AnswerGrammar:
         while ids and ids[-1] in self._chat.stop_ids:
             ids.pop()
         text = self._chat.decode(ids)
-        return text.rpartition("</think>")[2].strip(), self._chat.parse(ids, [_TOOL])
+        return text.rpartition("</think>")[2].strip(), self._chat.parse([*self._before, *ids], [_TOOL])
 
 
 def _call_in(text: str) -> tuple[int, int, Sequence[str]]:

@@ -113,7 +113,8 @@ class RendererChat:
         reasoning: Reasoning = "may_come" if "<think>" in added_tokens else "never"
         if tag:
             reasoning = "never" if "</think>" in begun else "begun"
-        return AnswerGrammar(self, reasoning=reasoning, added_tokens=added_tokens)
+        end = self._tokenizer.encode("</think>", add_special_tokens=False)
+        return AnswerGrammar(self, reasoning=reasoning, added_tokens=added_tokens, end_of_reasoning=end)
 
     def _answer_start(self, ids: list[int]) -> int:
         """Where the last answer begins: after the last prompt to answer."""

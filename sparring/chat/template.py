@@ -131,7 +131,10 @@ class TemplateChat:
         if "</think>" in str(self._tokenizer.chat_template):
             begun = self._text([{"role": "user", "content": "question"}], (), to_be_answered=True).rpartition("<think>")
             reasoning = "may_come" if not begun[1] else "never" if "</think>" in begun[2] else "begun"
-        return AnswerGrammar(self, reasoning=reasoning, added_tokens=self._tokenizer.get_added_vocab())
+        return AnswerGrammar(
+            self, reasoning=reasoning, added_tokens=self._tokenizer.get_added_vocab(),
+            end_of_reasoning=self._encoded("</think>"),
+        )  # fmt: skip
 
     def _render_uncached(self, key: str) -> tuple[int, ...]:
         messages, tools = json.loads(key)

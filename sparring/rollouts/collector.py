@@ -83,6 +83,7 @@ class Collector:
         max_turns: int | None = None,
         max_tokens: int | None = None,
         policies: Mapping[str, NamedPolicy] | None = None,
+        close_agent: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -92,6 +93,7 @@ class Collector:
         self._engine = engine
         self._chat = chat
         self._agent = agent
+        self._close_agent = close_agent
         self._reward = reward
         self._scorer = scorer
         self._ledger = ledger
@@ -107,7 +109,10 @@ class Collector:
         self._sleep = sleep
 
     async def aclose(self) -> None:
-        """Close the engines of further policies; the one of the policy in training belongs to whoever made it."""
+        """Close the agent and the engines of further policies; the one of the policy in training belongs to whoever made
+        it."""
+        if self._close_agent is not None:
+            await self._close_agent()
         for policy in self.policies.values():
             if policy.engine is not self._engine:
                 await policy.engine.close()

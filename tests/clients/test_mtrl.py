@@ -14,6 +14,7 @@ import socket
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -24,12 +25,15 @@ from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError
 from sparring.gateway import Gateway
+from sparring.ledger import Ledger
 from sparring.sessions import Session
+from sparring.trainer import MultiTurnRLTrainer
 from sparring.types import Outcome, Reward, Sampling, Task
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("CLIENT_VENVS", ROOT / ".clients")) / "mtrl" / "bin" / "python"
 AGENT = Path(__file__).parent / "mtrl" / "agent.py"
+RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
 
 pytestmark = [
     pytest.mark.clients,
@@ -68,11 +72,11 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def served(command: str, endpoint: str) -> AsyncIterator[str]:
+async def served(*program: str | Path, endpoint: str) -> AsyncIterator[str]:
     """The URL of an AgentCore agent, when it is up."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
-        PYTHON, AGENT, command, str(port), env=environment(RFT_RUNTIME_ENDPOINT=endpoint)
+        PYTHON, *program, str(port), env=environment(RFT_RUNTIME_ENDPOINT=endpoint)
     )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client, asyncio.timeout(120):
@@ -91,7 +95,7 @@ async def served(command: str, endpoint: str) -> AsyncIterator[str]:
 
 def test_a_strands_agent_with_wrapped_model_and_decorated_entrypoint_plays_and_is_rewarded() -> None:
     async def run() -> None:
-        async with Gateway() as gateway, served("handler", gateway.base_url.removesuffix("/v1")) as url:
+        async with Gateway() as gateway, served(AGENT, "handler", endpoint=gateway.base_url.removesuffix("/v1")) as url:
             agent = HttpAgent(url, gateway=gateway, timeout_seconds=60)
 
             async with session() as scalar:
@@ -128,7 +132,7 @@ def test_episodes_do_not_mix_one_at_a_time_or_each_with_a_model_of_its_own(
     """`wrap_model` writes the trajectory into the model: one that several episodes share at once mixes their turns."""
 
     async def run() -> None:
-        async with Gateway() as gateway, served("handler", gateway.base_url.removesuffix("/v1")) as url:
+        async with Gateway() as gateway, served(AGENT, "handler", endpoint=gateway.base_url.removesuffix("/v1")) as url:
             agent = HttpAgent(url, gateway=gateway, timeout_seconds=60, max_concurrency=max_concurrency)
 
             async def play(answer: str) -> float:
@@ -148,7 +152,7 @@ def test_episodes_do_not_mix_one_at_a_time_or_each_with_a_model_of_its_own(
 
 def test_an_agent_of_the_toolkit_plays_in_the_background() -> None:
     async def run() -> None:
-        async with Gateway() as gateway, served("toolkit", "") as url, session("At B3.") as episode:
+        async with Gateway() as gateway, served(AGENT, "toolkit", endpoint="") as url, session("At B3.") as episode:
             async with HttpAgent(url, gateway=gateway, timeout_seconds=60) as agent:
                 assert (await agent.play(task(), episode)).reward == Reward(total=1.0)
             assert len(episode.turns) == 1
@@ -195,3 +199,33 @@ def test_the_services_own_client_reads_answers_streams_and_errors() -> None:
     }  # fmt: skip
     assert "opens no running episode" in printed["errors"]["unknown"][1]
     assert reward == Reward(total=0.75, per_turn={0: 0.5, 1: 0.25})
+
+
+def test_an_agent_with_the_sdks_decorator_learns_pointer_chase(tmp_path: Path) -> None:
+    """From a warm start at 0.36; only the endpoint is not AWS's. The recipe's own world and reward are left out."""
+    for file in RECIPE.parent.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    before, _, rest = RECIPE.read_text().partition("[environment]")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(before + rest[rest.index("[warm_start]") :])
+    port = free_port()
+    overrides = [
+        f"run.runs_dir={tmp_path}", "schedule.max_steps=12", "schedule.val_every=0", "schedule.save_every=0",
+        f"agent.gateway_port={port}", "agent.tps_limit=1000", "agent.max_turns=5", "rollout.rollout_max_concurrency=32",
+        "batch.global_batch_size=8", "optimizer.learning_rate=1e-3",
+    ]  # fmt: skip
+
+    async def run() -> list[float]:
+        async with served(AGENT.parent / "pointer_chase.py", endpoint=f"http://127.0.0.1:{port}") as url:
+            trainer = MultiTurnRLTrainer(recipe, overrides=[*overrides, f"agent.url={url}"], quiet=True)
+            result = await asyncio.to_thread(trainer.train)
+        assert result is not None
+        assert (result.status, result.step) == ("completed", 12)
+        with Ledger(result.run / "ledger.sqlite") as ledger:
+            assert ledger.verify() == []
+            assert ledger.counts()["trained"] == 12 * 64
+        rows = [json.loads(line)["metrics"] for line in (result.run / "metrics.jsonl").read_text().splitlines()]
+        return [row["rollout/reward/mean"] for row in rows if "rollout/reward/mean" in row]
+
+    rewards = asyncio.run(run())
+    assert fmean(rewards[-3:]) > fmean(rewards[:3]) + 0.15, rewards

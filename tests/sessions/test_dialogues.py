@@ -42,6 +42,9 @@ class FamilyTokenizer:
         self.chat_template = template
         self._compiled = jinja2.Environment().from_string(template)
 
+    def get_added_vocab(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self._specials)}
+
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         ids: list[int] = []
         while text:
