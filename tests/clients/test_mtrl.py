@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from sparring import background
 from sparring.agents.http import HttpAgent, invocation
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
@@ -219,6 +220,7 @@ def test_an_agent_with_the_sdks_decorator_learns_pointer_chase(tmp_path: Path) -
         async with served(AGENT.parent / "pointer_chase.py", endpoint=f"http://127.0.0.1:{port}") as url:
             trainer = MultiTurnRLTrainer(recipe, overrides=[*overrides, f"agent.url={url}"], quiet=True)
             result = await asyncio.to_thread(trainer.train)
+            await asyncio.wrap_future(background.submit(trainer.parts.collector.aclose()))
         assert result is not None
         assert (result.status, result.step) == ("completed", 12)
         with Ledger(result.run / "ledger.sqlite") as ledger:
