@@ -161,6 +161,30 @@ def test_a_model_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on() -
     assert limits == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
 
 
+def test_requests_that_were_on_their_way_when_another_learned_the_name_of_the_limit_learn_it_too() -> None:
+    wrong = error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    both_came = asyncio.Event()
+
+    async def answer(request: Request) -> Response:
+        body = await request.json()
+        bodies.append(body)
+        if len(bodies) == 2:
+            both_came.set()
+        await both_came.wait()
+        return wrong if "max_tokens" in body else JSONResponse(DONE)
+
+    endpoint, bodies = Endpoint(), list[Any]()
+    endpoint.listener = Listener(
+        Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])]), "127.0.0.1", 0
+    )
+
+    async def at_once(engine: OpenAIEngine) -> Any:
+        return await asyncio.gather(engine.answer(request()), engine.answer(request()))
+
+    answers, _ = asked(endpoint, at_once)
+    assert [one.message["content"] for one in answers] == ["done", "done"]
+
+
 def test_what_passes_is_asked_again_after_the_pause_that_the_endpoint_wants_or_a_longer_one_each_time() -> None:
     endpoint = Endpoint(
         error(429, "slow down", headers={"retry-after": "7"}),
