@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ class ScriptedMessages:
             num_said = sum(message.get("role") == "assistant" for message in messages)
             return self._script[min(num_said, len(self._script) - 1)]
         try:
-            return await call(self._script, list(messages))
+            return await call(self._script, copy.deepcopy(list(messages)))
         except SparringError:
             raise
         except Exception as error:

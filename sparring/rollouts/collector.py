@@ -207,7 +207,8 @@ class Collector:
             attempt=member,
             turns=tuple(turn for turn in session.episode_turns if turn.learns),
             other_turns=tuple(turn for turn in session.episode_turns if not turn.learns),
-            messages=tuple(played.messages) or session.messages,
+            # A copy for the same reason: the gateway reads equal messages of all episodes as one object.
+            messages=copy.deepcopy(tuple(played.messages) or session.messages),
             outcome=played.outcome,
             reward=None,
             score=None,
