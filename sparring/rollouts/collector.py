@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
 from sparring.agents.result import limit_met, within_budget
-from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
+from sparring.errors import EpisodeError, InfrastructureError, PolicyTimeout, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
@@ -191,6 +191,9 @@ class Collector:
         except InfrastructureError as error:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s failed: %s", rollout_id, error)
+            if session.failure is not None and not isinstance(session.failure, EpisodeError):
+                # The agent failed over a turn that will be refused each time, so to play again is no use.
+                raise session.failure from error
             return None
         except RewardError as error:
             self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))

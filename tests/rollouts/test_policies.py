@@ -15,7 +15,7 @@ from sparring.algorithms.credit import credit
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
-from sparring.errors import InfrastructureError, PolicyTimeout, UsageError
+from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError, UsageError
 from sparring.ledger import Ledger
 from sparring.rollouts import Collector, GroupPlan, NamedPolicy
 from sparring.rollouts.collector import Agent
@@ -330,3 +330,22 @@ def test_an_endpoints_tokens_are_counted_as_it_counts_them() -> None:
         group = play_group(talk, engine("what?", "which?"), ledger, customer=NamedPolicy(engine=Endpoint()))
     metrics = rollout_metrics([group], {one.id: (0.0,) * len(one.turns) for one in group.trajectories}, version=0)
     assert metrics["rollout/policies/customer/response_mean"] == 7.0
+
+
+def test_an_endpoint_that_refuses_every_request_ends_the_run_also_where_the_agent_only_says_that_it_failed() -> None:
+    class Endpoint:
+        fingerprint = "openai:judge"
+
+        async def answer(self, request: MessageRequest, on_delta: object = None) -> MessageAnswer:
+            raise ServiceError("status 401: wrong key")
+
+        async def close(self) -> None: ...
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        try:
+            return await talk(task, session)
+        except ServiceError as error:  # as agents behind a URL do, which hear of it over HTTP
+            raise InfrastructureError("the agent answered 500") from error
+
+    with Ledger() as ledger, pytest.raises(ServiceError, match="wrong key"):
+        play_group(agent, engine("what?"), ledger, customer=NamedPolicy(engine=Endpoint()))
