@@ -199,7 +199,8 @@ def _form(request: MessageRequest) -> dict[str, Json]:
     form, fields = request.answer_format, dict[str, Json]()
     if form.tool_name is not None:
         fields["tool_choice"] = {"type": "function", "function": {"name": form.tool_name}}
-    elif form.tool_choice != "auto":
+    elif form.tool_choice == "required" or (form.tool_choice == "none" and request.tools):
+        # Without tools there are no calls anyway, and endpoints refuse a choice among none.
         fields["tool_choice"] = form.tool_choice
     if request.tools and not form.parallel_tool_calls:
         fields["parallel_tool_calls"] = False

@@ -336,3 +336,14 @@ def test_a_required_form_is_sent_as_fields_and_none_otherwise() -> None:
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
         },
     ]
+
+
+def test_that_no_tool_is_called_is_not_said_where_there_is_none() -> None:
+    endpoint = Endpoint(JSONResponse(DONE))
+
+    async def twice(engine: OpenAIEngine) -> Any:
+        for tools in ((), (TOOL,)):
+            await engine.answer(request(tools=tools, answer_format=AnswerFormat(tool_choice="none")))
+
+    asked(endpoint, twice)
+    assert [body.get("tool_choice") for body in endpoint.bodies] == [None, "none"]
