@@ -149,7 +149,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)
     weights = policy.snapshot()
-    is_deterministic = deterministic(config)
+    is_deterministic = config.plays_in_rounds
     engine = TorchEngine(
         policy,
         weights,
@@ -319,15 +319,6 @@ def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
     for task in (*tasks.validation, *tasks.held_out):
         kind_of(task)
     return kind_of
-
-
-def deterministic(config: Config) -> bool:
-    """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
-    if config.engine.deterministic is not None:
-        return config.engine.deterministic
-    # Rounds wait for every open session, and nobody knows how long a foreign agent thinks, or what an endpoint says.
-    is_foreign = config.agent.is_foreign or any(policy.role == "endpoint" for policy in config.policies.values())
-    return config.rollout.max_steps_off_policy == 0 and not is_foreign
 
 
 def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Agent | None:

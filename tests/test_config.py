@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -385,3 +386,17 @@ def test_what_no_header_can_have_is_no_key_and_is_not_told(key: str, monkeypatch
     with pytest.raises(UsageError, match="ENDPOINT_KEY") as refusal:
         key_from("ENDPOINT_KEY")
     assert "sk" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"agent": {"pull": True}},
+        {**NEEDED, "policies": {"judge": ELSEWHERE}},
+    ],
+)
+def test_a_few_workers_suffice_for_a_group_where_nothing_is_played_in_rounds(recipe: dict[str, Any]) -> None:
+    few = ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=4"]
+    assert validate(recipe, few).plays_in_rounds is False
+    with pytest.raises(ConfigError, match="opens a whole group together"):
+        validate(recipe, [*few, "engine.deterministic=true"])
