@@ -301,7 +301,7 @@ def test_what_a_reward_does_to_messages_does_not_reach_the_next_episode() -> Non
         return AgentResult(outcome=Outcome.FINISHED)
 
     def reward(trajectory: Trajectory) -> float:
-        trajectory.messages[0].update(content="spoilt")  # pyright: ignore[reportAttributeAccessIssue]
+        trajectory.messages[0].update(content="spoilt")
         return 1.0
 
     with Ledger() as ledger:
