@@ -151,7 +151,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)
     weights = policy.snapshot()
-    is_deterministic = deterministic(config)
+    is_deterministic = config.plays_in_rounds
     engine = TorchEngine(
         policy,
         weights,
@@ -324,6 +324,7 @@ def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
     return kind_of
 
 
+<<<<<<< HEAD
 def deterministic(config: Config) -> bool:
     """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
     if config.engine.deterministic is not None:
@@ -338,6 +339,10 @@ def agent_of(
 ) -> tuple[Agent, Closing] | tuple[None, None]:
     """The agent that the recipe brings, and how to close what it opened; None when the built-in tool loop plays. Raises
     UsageError when it is none."""
+=======
+def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Agent | None:
+    """The agent that the recipe brings; None when the built-in tool loop plays. Raises UsageError when it is none."""
+>>>>>>> f8330f127ff6b50abfbfc49fc1a167c50904deb2
     section = config.agent
     worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
     queue = WorkQueue(worker_key)

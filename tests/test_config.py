@@ -2,12 +2,13 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.config import Config, load_config, read_recipe, resolved_toml, resolved_view, validate
+from sparring.config import Config, key_from, load_config, read_recipe, resolved_toml, resolved_view, validate
 from sparring.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -377,3 +378,25 @@ def test_a_policy_that_cannot_be_is_refused(policies: dict[str, object], key: st
     found = problems_of(recipe={**NEEDED, "policies": policies})
     assert list(found) == [key]
     assert message in found[key]
+
+
+@pytest.mark.parametrize("key", ["", "sk-secret\r", "sk-secret\n", "sk secret", "sk-s\u00e9cret"])
+def test_what_no_header_can_have_is_no_key_and_is_not_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENDPOINT_KEY", key)
+    with pytest.raises(UsageError, match="ENDPOINT_KEY") as refusal:
+        key_from("ENDPOINT_KEY")
+    assert "sk" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"agent": {"pull": True}},
+        {**NEEDED, "policies": {"judge": ELSEWHERE}},
+    ],
+)
+def test_a_few_workers_suffice_for_a_group_where_nothing_is_played_in_rounds(recipe: dict[str, Any]) -> None:
+    few = ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=4"]
+    assert validate(recipe, few).plays_in_rounds is False
+    with pytest.raises(ConfigError, match="opens a whole group together"):
+        validate(recipe, [*few, "engine.deterministic=true"])

@@ -85,7 +85,7 @@ class PullAgent:
             if limit is None:
                 raise
             return limit
-        if not session.turns:
+        if not any(turn.learns for turn in session.episode_turns):
             raise InfrastructureError(
                 f"The worker reported a reward of {reward.total} without asking the policy for a turn, so it is not the "
                 "policy's; have it ask the endpoint or base_url that it is sent."
@@ -109,7 +109,7 @@ class PullAgent:
                 if reward is not None:
                     return reward
                 failure = self._failure(door.report, offer, session)
-                is_untouched = offer.lost.done() and door.report.status == "failed" and not session.turns
+                is_untouched = offer.lost.done() and door.report.status == "failed" and not session.episode_turns
                 if not is_untouched or session.failure is not None or num_offers > self._max_retries:
                     raise failure
         finally:
@@ -148,7 +148,7 @@ class PullAgent:
                 "the number of episodes that they play at once."
             )
         ended = offer.lost.result() if offer.lost.done() else f"did not finish it {within}"
-        ended = f"The worker that took the episode {ended}, after {len(session.turns)} turns"
+        ended = f"The worker that took the episode {ended}, after {len(session.episode_turns)} turns"
         # A worker that crashed between its reports is an outage; one that is done and has not rewarded never will.
         is_reported = (report.status == "ready" or report.reward is not None) and not offer.is_expired
         if report.refusal or (is_reported and limit_met(session.failure) is None):

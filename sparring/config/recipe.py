@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -27,12 +28,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def key_from(variable: str | None) -> str | None:
-    """What an environment variable holds, None without a name. Raises UsageError when it is not set."""
+    """What an environment variable holds, None without a name. Raises UsageError when it is not set, or no key."""
     if variable is None:
         return None
     key = os.environ.get(variable, "")
     if not key:
         raise UsageError(f"the environment variable {variable} shall hold the endpoint's key and is not set; set it.")
+    if not re.fullmatch(r"[!-~]+", key):
+        # Found out when it is sent, it would be told by the HTTP library, key and all.
+        raise UsageError(
+            f"the environment variable {variable} holds more than a key: a space, a line break or a letter outside ASCII, which "
+            "no header can have. Set it to the key alone."
+        )
     return key
 
 

@@ -213,7 +213,7 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
             "is true, but asynchronous play depends on timing; set rollout.max_steps_off_policy = 0, or leave it out.",
             "rollout.max_steps_off_policy",
         )
-    plays_in_rounds = config.engine.deterministic is not False and rollout.max_steps_off_policy == 0
+    plays_in_rounds = config.plays_in_rounds and rollout.max_steps_off_policy == 0
     if plays_in_rounds and rollout.rollout_max_concurrency < batch.group_size:
         refuse(
             "rollout.rollout_max_concurrency",

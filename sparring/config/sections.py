@@ -402,6 +402,15 @@ class Config(Section):
         return self.engine.type == "torch"
 
     @property
+    def plays_in_rounds(self) -> bool:
+        """Whether the engine is deterministic: as the recipe says, else when training is synchronous."""
+        if self.engine.deterministic is not None:
+            return self.engine.deterministic
+        # Rounds wait for every open session, and nobody knows how long a foreign agent thinks, or what an endpoint says.
+        is_foreign = self.agent.is_foreign or any(policy.role == "endpoint" for policy in self.policies.values())
+        return self.rollout.max_steps_off_policy == 0 and not is_foreign
+
+    @property
     def off_policy_correction(self) -> str:
         """Given, or by default: on whenever tokens may be older than the policy."""
         section = self.algorithm

@@ -130,7 +130,7 @@ class OpenAIEngine:
 
     async def _asked(self, request: MessageRequest, on_delta: DeltaCallback | None) -> MessageAnswer:
         """One try. Raises _Unanswered and what `answer` raises."""
-        heard = _Heard(on_delta)
+        heard, token_limit = _Heard(on_delta), self._token_limit
         try:
             async with self._client.stream(
                 "POST", f"{self._base_url}/chat/completions",
@@ -149,7 +149,7 @@ class OpenAIEngine:
             raise heard.broken(f"{type(error).__name__} {error}".strip()) from error
         if response.status_code == 200:
             return heard.answer()
-        if self._takes_other_limit(response):
+        if token_limit == "max_tokens" and _takes_other_limit(response):
             self._token_limit = "max_completion_tokens"
             return await self._asked(request, on_delta)
         raise self._failure(response)
@@ -170,11 +170,6 @@ class OpenAIEngine:
         body |= _form(request)
         return {**body, "stream": True, "stream_options": {"include_usage": True}} if stream else body
 
-    def _takes_other_limit(self, response: httpx.Response) -> bool:
-        """Some models refuse `max_tokens` for its newer name, some endpoints do not know that one yet."""
-        said = response.text
-        return self._token_limit == "max_tokens" and response.status_code == 400 and "max_completion_tokens" in said
-
     def _failure(self, response: httpx.Response) -> Exception:
         """What a status other than 200 means."""
         status, (said, code) = response.status_code, _error_of(response)
@@ -194,12 +189,18 @@ class OpenAIEngine:
         return ServiceError(f"{self._where} answered {told}. Check base_url, model and key.")
 
 
+def _takes_other_limit(response: httpx.Response) -> bool:
+    """Some models refuse `max_tokens` for its newer name, some endpoints do not know that one yet."""
+    return response.status_code == 400 and "max_completion_tokens" in response.text
+
+
 def _form(request: MessageRequest) -> dict[str, Json]:
     """What a required form of the answer is as fields, which the endpoint heeds or refuses."""
     form, fields = request.answer_format, dict[str, Json]()
     if form.tool_name is not None:
         fields["tool_choice"] = {"type": "function", "function": {"name": form.tool_name}}
-    elif form.tool_choice != "auto":
+    elif form.tool_choice == "required" or (form.tool_choice == "none" and request.tools):
+        # Without tools there are no calls anyway, and endpoints refuse a choice among none.
         fields["tool_choice"] = form.tool_choice
     if request.tools and not form.parallel_tool_calls:
         fields["parallel_tool_calls"] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -49,7 +50,13 @@ class ScriptedMessages:
             )
         whole = {**message, "role": "assistant", "content": message.get("content") or ""}
         if whole.get("tool_calls"):
-            whole["tool_calls"] = [_spelt_out(one) for one in whole["tool_calls"]]
+            try:
+                whole["tool_calls"] = [_spelt_out(one) for one in whole["tool_calls"]]
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise UsageError(
+                    f"The script {self._name} said {message!r}, whose tool calls cannot be read ({error!r}); a call is "
+                    '{"function": {"name": ..., "arguments": {...}}}.'
+                ) from error
         if on_delta is not None:
             on_delta({key: whole[key] for key in ("reasoning_content", "content") if whole.get(key)})
         return MessageAnswer(message=whole, stop_reason=StopReason.STOP)
@@ -62,7 +69,7 @@ class ScriptedMessages:
             num_said = sum(message.get("role") == "assistant" for message in messages)
             return self._script[min(num_said, len(self._script) - 1)]
         try:
-            return await call(self._script, list(messages))
+            return await call(self._script, copy.deepcopy(list(messages)))
         except SparringError:
             raise
         except Exception as error:
@@ -74,7 +81,11 @@ def read_script(path: Path) -> list[Message]:
     if not path.is_file():
         raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message a line.")
     messages = []
-    for row, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}. Give a text file, one message as JSON a line.") from error
+    for row, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -91,4 +102,4 @@ def _spelt_out(call: Message) -> Message:
     """As endpoints spell calls: arguments as JSON text. Without id, since a script says the same one again and again."""
     arguments = call["function"].get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"type": "function", "function": {**call["function"], "arguments": text}}
+    return {"type": "function", "function": {"name": str(call["function"]["name"]), "arguments": text}}

@@ -58,18 +58,20 @@ def create_app(
         async def play(request: Request) -> ASGIApp:
             headers = _headers(request)
             api_key = _opening_key(request, headers, doors)
+            is_retry = _number(headers.get("x-stainless-retry-count")) > 0
             async with AsyncExitStack() as stack:
                 try:
                     stack.enter_context(doors.admitted(api_key))
                 except ApiError:
-                    doors.refused(api_key, await _digest(request))
+                    # Another try of a request is not counted anew: of what it is a retry has not changed.
+                    if not is_retry:
+                        doors.refused(api_key, await _digest(request))
                     raise
                 body = await _body(request, max_body_bytes)
                 asked = dialect.read(_decoded(body))
                 if named := request.path_params.get("key") or trajectory_id(headers):
                     asked = replace(asked, episode=named)
                 episode = await stack.enter_async_context(doors.enter(api_key, asked))
-                is_retry = _number(headers.get("x-stainless-retry-count")) > 0
                 path: str = request.scope["path"]
                 delivery = episode.deliver(asked, path.encode() + body, prefix=dialect.id_prefix, is_retry=is_retry)
                 await stack.enter_async_context(delivery.awaited())

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
 from sparring.agents.result import limit_met, within_budget
-from sparring.errors import InfrastructureError, PolicyTimeout, RewardError
+from sparring.errors import EpisodeError, InfrastructureError, PolicyTimeout, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
@@ -196,6 +196,9 @@ class Collector:
         except InfrastructureError as error:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s failed: %s", rollout_id, error)
+            if session.failure is not None and not isinstance(session.failure, EpisodeError):
+                # The agent failed over a turn that will be refused each time, so to play again is no use.
+                raise session.failure from error
             return None
         except RewardError as error:
             self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))
@@ -212,7 +215,8 @@ class Collector:
             attempt=member,
             turns=tuple(turn for turn in session.episode_turns if turn.learns),
             other_turns=tuple(turn for turn in session.episode_turns if not turn.learns),
-            messages=tuple(played.messages) or session.messages,
+            # A copy for the same reason: the gateway reads equal messages of all episodes as one object.
+            messages=copy.deepcopy(tuple(played.messages) or session.messages),
             outcome=played.outcome,
             reward=None,
             score=None,

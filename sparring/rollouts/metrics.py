@@ -107,7 +107,7 @@ def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for name, turns in sorted(played.items()):
         metrics |= {
             f"rollout/policies/{name}/turns": len(turns) / len(trajectories),
-            f"rollout/policies/{name}/response_mean": fmean(len(turn.token_ids) for turn in turns),
+            f"rollout/policies/{name}/response_mean": fmean(turn.num_sampled_tokens for turn in turns),
             f"rollout/policies/{name}/computed": float(sum(turn.num_computed_tokens for turn in turns)),
             f"rollout/policies/{name}/truncated_turns": fmean(turn.stop_reason is StopReason.LENGTH for turn in turns),
         }

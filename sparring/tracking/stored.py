@@ -68,6 +68,7 @@ def _trajectory(row: Mapping[str, Any], transitions: Any, where: str) -> Traject
             task=Task(id=task["id"], messages=tuple(task["messages"]), fields=task["fields"], seed=task["seed"]),
             attempt=row["attempt"],
             turns=tuple(map(_turn, row["turns"])),
+            other_turns=tuple(_turn(turn, learns=False) for turn in row.get("other_turns", ())),
             messages=tuple(row["messages"]),
             outcome=Outcome(row["outcome"]),
             reward=None if reward is None else _reward(reward),
@@ -81,7 +82,7 @@ def _trajectory(row: Mapping[str, Any], transitions: Any, where: str) -> Traject
         raise DataError(f"{where}: {error!r}; this is no trajectory as `sparring` writes them.") from error
 
 
-def _turn(row: Mapping[str, Any]) -> Turn:
+def _turn(row: Mapping[str, Any], *, learns: bool = True) -> Turn:
     usage = row.get("usage")
     return Turn(
         id=row["id"],
@@ -100,6 +101,9 @@ def _turn(row: Mapping[str, Any]) -> Turn:
         num_computed_tokens=row["num_computed_tokens"],
         seconds=row["seconds"],
         usage=None if usage is None else Usage(**usage),
+        removed_mass=row.get("removed_mass", 0.0),
+        policy=row.get("policy"),
+        learns=learns,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -266,3 +267,38 @@ def test_a_task_that_is_no_json_is_named() -> None:
 
     with pytest.raises(DataError, match="Task t3 cannot be sent to a worker"):
         World(task=Task(id="t3", messages=(), fields={"when": object()})).play(work)
+
+
+def with_customer(*, learns: bool) -> World:
+    """An episode with a second policy."""
+    world = World()
+    engine = ScriptedEngine(["tea", "milk"], encode=ByteTokenizer().encode)
+    parts: dict[str, Any] = {"chat": TemplateChat(ByteTokenizer()), "sampling": Sampling(max_tokens=50)}
+    turn_ids = itertools.count()
+    customer = Session(id="episode", engine=engine, policy="customer", learns=learns, turn_ids=turn_ids, **parts)
+    engine = ScriptedEngine(["one", "two"], encode=ByteTokenizer().encode)
+    world.session = Session(id="episode", engine=engine, turn_ids=turn_ids, others={"customer": customer}, **parts)
+    return world
+
+
+def test_turns_of_any_policy_that_learns_are_the_policys_play() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.session.of("customer").chat(list(TASK.messages))
+        world.report(lease).update_reward(1.0)
+        world.report(lease).complete("ready")
+
+    assert with_customer(learns=True).play(work).reward == Reward(total=1.0)
+    with pytest.raises(InfrastructureError, match="without asking the policy"):
+        with_customer(learns=False).play(work)
+
+
+def test_an_episode_in_which_any_policy_was_asked_is_not_played_by_a_second_worker() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.session.of("customer").chat(list(TASK.messages))
+        world.queue.release(lease["lease_id"])
+        assert await world.lease() is None
+
+    with pytest.raises(InfrastructureError, match="gave it back, after 1 turns"):
+        with_customer(learns=False).play(work)

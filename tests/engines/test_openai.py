@@ -161,6 +161,30 @@ def test_a_model_that_wants_the_newer_name_of_the_limit_gets_it_from_then_on() -
     assert limits == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
 
 
+def test_requests_that_were_on_their_way_when_another_learned_the_name_of_the_limit_learn_it_too() -> None:
+    wrong = error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    both_came = asyncio.Event()
+
+    async def answer(request: Request) -> Response:
+        body = await request.json()
+        bodies.append(body)
+        if len(bodies) == 2:
+            both_came.set()
+        await both_came.wait()
+        return wrong if "max_tokens" in body else JSONResponse(DONE)
+
+    endpoint, bodies = Endpoint(), list[Any]()
+    endpoint.listener = Listener(
+        Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])]), "127.0.0.1", 0
+    )
+
+    async def at_once(engine: OpenAIEngine) -> Any:
+        return await asyncio.gather(engine.answer(request()), engine.answer(request()))
+
+    answers, _ = asked(endpoint, at_once)
+    assert [one.message["content"] for one in answers] == ["done", "done"]
+
+
 def test_what_passes_is_asked_again_after_the_pause_that_the_endpoint_wants_or_a_longer_one_each_time() -> None:
     endpoint = Endpoint(
         error(429, "slow down", headers={"retry-after": "7"}),
@@ -312,3 +336,14 @@ def test_a_required_form_is_sent_as_fields_and_none_otherwise() -> None:
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
         },
     ]
+
+
+def test_that_no_tool_is_called_is_not_said_where_there_is_none() -> None:
+    endpoint = Endpoint(JSONResponse(DONE))
+
+    async def twice(engine: OpenAIEngine) -> Any:
+        for tools in ((), (TOOL,)):
+            await engine.answer(request(tools=tools, answer_format=AnswerFormat(tool_choice="none")))
+
+    asked(endpoint, twice)
+    assert [body.get("tool_choice") for body in endpoint.bodies] == [None, "none"]

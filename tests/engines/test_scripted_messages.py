@@ -66,3 +66,28 @@ def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
         read_script(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="holds no message"):
         ScriptedMessages([], name="empty")
+
+
+@pytest.mark.parametrize(
+    "calls", [[{"name": "get", "arguments": {}}], {"name": "get"}, [{"function": {"arguments": {}}}], [{"function": 1}]]
+)
+def test_a_script_whose_calls_cannot_be_read_is_named(calls: Any) -> None:
+    with pytest.raises(UsageError, match=r"mine said .* whose tool calls cannot be read"):
+        answer(ScriptedMessages([{"tool_calls": calls}], name="mine"))
+
+
+def test_a_script_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "script.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"script.jsonl cannot be read"):
+        read_script(tmp_path / "script.jsonl")
+
+
+def test_what_a_script_does_to_the_messages_is_its_own_affair() -> None:
+    asked = {"role": "user", "content": "find b"}
+
+    def spoils(messages: Any) -> str:
+        messages[0]["content"] = "spoilt"
+        return "done"
+
+    answer(ScriptedMessages(spoils, name="mine"), asked)
+    assert asked == USER == {"role": "user", "content": "find b"}

@@ -10,7 +10,8 @@ import openai
 import pytest
 
 import sparring.gateway.episode as episodes
-from sparring.gateway import Gateway
+from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway.app import create_app
 from sparring.gateway.overload import InFlight
 from sparring.gateway.request import ApiError
 from sparring.sessions import Session
@@ -139,5 +140,33 @@ def test_every_dialect_tells_it_in_its_own_words(path: str, body: Any, kind: str
                     assert refused.json()["error"]["type"] == kind
                 # Reports are few and end episodes: they are never refused so.
                 assert (await client.post("/v1/episode/complete", json={"status": "ready"})).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_retry_that_is_told_to_come_again_is_still_a_retry() -> None:
+    async def run() -> None:
+        numbers = iter(range(9))
+        door, doors = session(lambda _: f"answer {next(numbers)}"), EpisodeDoors("policy", max_in_flight=1)
+        key = doors.register(door)
+        transport = httpx.ASGITransport(create_app(doors))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+
+            async def ask(num_retries: int) -> Any:
+                headers = {"authorization": f"Bearer {key}", "x-stainless-retry-count": str(num_retries)}
+                body = {"model": "m", "messages": [USER]}
+                answer = await client.post("/v1/chat/completions", json=body, headers=headers)
+                return answer.json()["choices"][0]["message"]["content"] if answer.is_success else answer.status_code
+
+            # The first answer gets lost behind the server; or else the first request is refused, even twice.
+            lost = [await ask(0)]
+            with doors._in_flight.admitted():
+                lost.append(await ask(1))
+            lost.append(await ask(2))
+            assert lost == ["answer 0", 429, "answer 0"]
+            with doors._in_flight.admitted():
+                assert [await ask(0), await ask(1)] == [429, 429]
+            assert [await ask(2), await ask(1)] == ["answer 1", "answer 1"]
+        assert len(door.turns) == 2
 
     asyncio.run(run())

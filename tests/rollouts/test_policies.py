@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +15,28 @@ from sparring.algorithms.credit import credit
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
-from sparring.errors import InfrastructureError, PolicyTimeout, UsageError
+from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError, UsageError
 from sparring.ledger import Ledger
 from sparring.rollouts import Collector, GroupPlan, NamedPolicy
 from sparring.rollouts.collector import Agent
 from sparring.rollouts.metrics import rollout_metrics
 from sparring.sessions import Session
+from sparring.tracking.local import LocalTracker
+from sparring.tracking.stored import read_trajectories
 from sparring.training.sequences import build_batch
-from sparring.types import Message, Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+from sparring.types import (
+    Message,
+    MessageAnswer,
+    MessageRequest,
+    Outcome,
+    Reward,
+    Sampling,
+    StopReason,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+    Usage,
+)
 
 TOKENIZER = ByteTokenizer()
 CHAT = TemplateChat(TOKENIZER)
@@ -260,3 +275,77 @@ def test_a_late_endpoint_beside_the_policy_is_an_outage() -> None:
         group = play_group(talk, engine("which?", "thanks"), ledger, customer=NamedPolicy(engine=Late()))
         assert (len(group.trajectories), group.num_lost) == (0, 1)
         assert ledger.counts()["discarded/infra_error"] == 1
+
+
+def test_trajectories_read_back_say_who_played_and_what_is_trained(tmp_path: Path) -> None:
+    for learns in (False, True):
+        with Ledger() as ledger:
+            played = talked(ledger, learns=learns)
+        first, *others = played.turns
+        played = replace(played, turns=(replace(first, removed_mass=0.5), *others))
+        tracker = LocalTracker(tmp_path)
+        tracker.log_groups(1, [TrajectoryGroup(task=TASK, trajectories=(played,))], split="train")
+        tracker.close()
+        (read,) = read_trajectories(tmp_path / "trajectories" / "train-1.jsonl")
+        for turns, stored in ((played.turns, read.turns), (played.other_turns, read.other_turns)):
+            told = [[(turn.id, turn.policy, turn.untrained_reason) for turn in some] for some in (turns, stored)]
+            assert told[0] == told[1]
+        assert read.num_trained_tokens == played.num_trained_tokens
+
+
+def test_what_a_reward_does_to_messages_does_not_reach_the_next_episode() -> None:
+    question: Message = {"role": "user", "content": "hello"}
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        await session.chat([question])
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    def reward(trajectory: Trajectory) -> float:
+        trajectory.messages[0].update(content="spoilt")
+        return 1.0
+
+    with Ledger() as ledger:
+        collector = Collector(
+            engine=engine("ok"), chat=CHAT, agent=agent, reward=reward, scorer=None, ledger=ledger, seed=0,
+            max_concurrency=1, timeout_seconds=60.0, max_retries=0,
+        )  # fmt: skip
+        plan = GroupPlan(task=TASK, position=0, group_size=1, sampling=Sampling(max_tokens=64))
+        asyncio.run(collector.play_group(plan))
+    assert question == {"role": "user", "content": "hello"}
+
+
+def test_an_endpoints_tokens_are_counted_as_it_counts_them() -> None:
+    class Endpoint:
+        fingerprint = "openai:judge"
+
+        async def answer(self, request: MessageRequest, on_delta: object = None) -> MessageAnswer:
+            usage = Usage(num_prompt_tokens=10, num_sampled_tokens=7)
+            return MessageAnswer(
+                message={"role": "assistant", "content": "tea"}, stop_reason=StopReason.STOP, usage=usage
+            )
+
+        async def close(self) -> None: ...
+
+    with Ledger() as ledger:
+        group = play_group(talk, engine("what?", "which?"), ledger, customer=NamedPolicy(engine=Endpoint()))
+    metrics = rollout_metrics([group], {one.id: (0.0,) * len(one.turns) for one in group.trajectories}, version=0)
+    assert metrics["rollout/policies/customer/response_mean"] == 7.0
+
+
+def test_an_endpoint_that_refuses_every_request_ends_the_run_also_where_the_agent_only_says_that_it_failed() -> None:
+    class Endpoint:
+        fingerprint = "openai:judge"
+
+        async def answer(self, request: MessageRequest, on_delta: object = None) -> MessageAnswer:
+            raise ServiceError("status 401: wrong key")
+
+        async def close(self) -> None: ...
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        try:
+            return await talk(task, session)
+        except ServiceError as error:  # as agents behind a URL do, which hear of it over HTTP
+            raise InfrastructureError("the agent answered 500") from error
+
+    with Ledger() as ledger, pytest.raises(ServiceError, match="wrong key"):
+        play_group(agent, engine("what?"), ledger, customer=NamedPolicy(engine=Endpoint()))
