@@ -324,25 +324,11 @@ def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
     return kind_of
 
 
-<<<<<<< HEAD
-def deterministic(config: Config) -> bool:
-    """Whether the engine works in rounds: as the recipe says, else when training is synchronous."""
-    if config.engine.deterministic is not None:
-        return config.engine.deterministic
-    # Rounds wait for every open session, and nobody knows how long a foreign agent thinks, or what an endpoint says.
-    is_foreign = config.agent.is_foreign or any(policy.role == "endpoint" for policy in config.policies.values())
-    return config.rollout.max_steps_off_policy == 0 and not is_foreign
-
-
 def agent_of(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
 ) -> tuple[Agent, Closing] | tuple[None, None]:
     """The agent that the recipe brings, and how to close what it opened; None when the built-in tool loop plays. Raises
     UsageError when it is none."""
-=======
-def agent_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Agent | None:
-    """The agent that the recipe brings; None when the built-in tool loop plays. Raises UsageError when it is none."""
->>>>>>> f8330f127ff6b50abfbfc49fc1a167c50904deb2
     section = config.agent
     worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
     queue = WorkQueue(worker_key)

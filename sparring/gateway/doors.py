@@ -80,13 +80,11 @@ class EpisodeDoors:
 
     @contextmanager
     def admitted(self, api_key: str) -> Iterator[None]:
-        self.check(api_key)
-        with self._episodes[_digest(api_key)].in_flight.admitted(), self._in_flight.admitted():
+        with self._episode(api_key).in_flight.admitted(), self._in_flight.admitted():
             yield
 
     def refused(self, api_key: str, digest: bytes) -> None:
-        self.check(api_key)
-        self._episodes[_digest(api_key)].refused[digest] += 1
+        self._episode(api_key).refused[digest] += 1
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import final
+from typing import Self, final
 
 from sparring.gateway.request import ApiError
 
@@ -25,17 +23,19 @@ class InFlight:
         self._of = of
         self._num = 0
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """While a request is answered. Raises ApiError 429 when there are as many as there may be."""
+    def admitted(self) -> Self:
+        """A context while a request is answered. Raises ApiError 429 when there are as many as there may be."""
         if self._num >= self._most:
             raise ApiError(
                 429, f"{self._of} has {self._num} requests under way, and {self._most} are answered at once; ask again in "
                 f"{_RETRY_AFTER_SECONDS} s, or ask for less at a time.",
                 code="rate_limit_exceeded", retry_after=_RETRY_AFTER_SECONDS,
             )  # fmt: skip
+        return self
+
+    def __enter__(self) -> Self:
         self._num += 1
-        try:
-            yield
-        finally:
-            self._num -= 1
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._num -= 1

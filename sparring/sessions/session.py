@@ -284,7 +284,7 @@ class Session:
                 num_tokens = min(num_tokens, self._tokens_left(self._max_tokens))
             self._reserved_tokens += num_tokens
             try:
-                yield replace(sampling, max_tokens=num_tokens)
+                yield sampling if num_tokens == sampling.max_tokens else replace(sampling, max_tokens=num_tokens)
             finally:
                 self._reserved_tokens -= num_tokens
         finally:
