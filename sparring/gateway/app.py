@@ -74,7 +74,7 @@ def create_app(
                 episode = await stack.enter_async_context(doors.enter(api_key, asked))
                 path: str = request.scope["path"]
                 delivery = episode.deliver(asked, path.encode() + body, prefix=dialect.id_prefix, is_retry=is_retry)
-                await stack.enter_async_context(delivery.awaited())
+                await stack.enter_async_context(delivery)
                 head = Head(id=delivery.id, model=asked.model, created=int(clock()))
                 if not asked.stream:
                     turns = await _unless_hung_up(request, delivery)

@@ -7,9 +7,8 @@ continued; so what was recorded and never arrived is given once more (docs/gatew
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeAlias, final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Self, TypeAlias, final
 
 from sparring.sessions import AnySession
 from sparring.types import Turn
@@ -49,22 +48,19 @@ class Delivery:
         """Whether it is played, or is being played."""
         return self.is_played or not self._playing.done()
 
-    @asynccontextmanager
-    async def awaited(self) -> AsyncIterator[None]:
+    async def __aenter__(self) -> Self:
         """While a client waits; after the last one the play is cancelled, or its turns count as not received."""
         self._num_waiting += 1
-        try:
-            yield
-        finally:
-            self._num_waiting -= 1
-            if self._num_waiting == 0:
-                if not self._playing.done():
-                    self._playing.cancel()
-                    await asyncio.gather(self._playing, return_exceptions=True)
-                if self.is_played:
-                    self._session.set_received(
-                        [turn.id for turn in self._playing.result()], is_received=self.is_delivered
-                    )
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self._num_waiting -= 1
+        if self._num_waiting == 0:
+            if not self._playing.done():
+                self._playing.cancel()
+                await asyncio.gather(self._playing, return_exceptions=True)
+            if self.is_played:
+                self._session.set_received([turn.id for turn in self._playing.result()], is_received=self.is_delivered)
 
     async def turns(self, given_up: asyncio.Future[None] | None = None) -> Sequence[Turn] | None:
         """The turns when they are recorded; None when `given_up` comes first. Raises what the session raises."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Protocol, final
 
 from sparring.gateway.episode import OpenEpisode
@@ -72,29 +72,26 @@ class EpisodeDoors:
         """A new key for a session; `report` is that of its episode, where a key of the same episode has it already."""
         self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
         api_key = f"sk-{secrets.token_urlsafe(32)}"
-        self._episodes[_digest(api_key)] = OpenEpisode(session, report)
+        self._episodes[_digest(api_key)] = OpenEpisode(session, report, within=self._in_flight)
         return api_key
 
     def check(self, api_key: str) -> None:
         self._episode(api_key)
 
-    @contextmanager
-    def admitted(self, api_key: str) -> Iterator[None]:
-        with self._episode(api_key).in_flight.admitted(), self._in_flight.admitted():
-            yield
+    def admitted(self, api_key: str) -> InFlight:
+        return self._episode(api_key).in_flight.admitted()
 
     def refused(self, api_key: str, digest: bytes) -> None:
         self._episode(api_key).refused[digest] += 1
 
-    @asynccontextmanager
-    async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
+    def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
         episode = self._episode(api_key)
         if request.seed is not None:
             raise ApiError(
                 400, "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
                 code="unsupported_parameter", param="seed",
             )  # fmt: skip
-        yield episode
+        return nullcontext(episode)
 
     def report(self, api_key: str) -> EpisodeReport:
         return self._episode(api_key).report

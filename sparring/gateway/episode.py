@@ -27,13 +27,17 @@ class OpenEpisode:
     """A session with its door open."""
 
     def __init__(
-        self, session: AnySession, report: EpisodeReport | None = None, conversations: Conversations | None = None
+        self,
+        session: AnySession,
+        report: EpisodeReport | None = None,
+        conversations: Conversations | None = None,
+        within: InFlight | None = None,
     ) -> None:
         """`report` is shared by the sessions of an episode; rewards per turn are for the turns that learn. Without
         `conversations` it has its own, so that no other episode goes on from them."""
         self.session = session
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
-        self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode")
+        self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within)
         self.refused: Counter[bytes] = Counter()
         """By the digest of their body, requests that were told to come again, and did not yet."""
         self._last: dict[bytes, Delivery] = {}

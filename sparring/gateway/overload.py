@@ -17,10 +17,11 @@ _RETRY_AFTER_SECONDS = 1
 class InFlight:
     """Requests that are being read, played or sent."""
 
-    def __init__(self, most: int, *, of: str) -> None:
-        """`of` says in the refusal whose requests they are."""
+    def __init__(self, most: int, *, of: str, within: InFlight | None = None) -> None:
+        """`of` says in the refusal whose requests they are; they also count as those that they are `within`."""
         self._most = most
         self._of = of
+        self._within = within
         self._num = 0
 
     def admitted(self) -> Self:
@@ -31,11 +32,17 @@ class InFlight:
                 f"{_RETRY_AFTER_SECONDS} s, or ask for less at a time.",
                 code="rate_limit_exceeded", retry_after=_RETRY_AFTER_SECONDS,
             )  # fmt: skip
+        if self._within is not None:
+            self._within.admitted()
         return self
 
     def __enter__(self) -> Self:
         self._num += 1
+        if self._within is not None:
+            self._within.__enter__()
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._num -= 1
+        if self._within is not None:
+            self._within.__exit__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -25,8 +26,23 @@ def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
 
 
 def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:
+    function = call.get("function") or {}
+    name, arguments = function.get("name"), function.get("arguments")
+    if isinstance(name, str) and isinstance(arguments, str) and len(arguments) <= _MAX_REMEMBERED:
+        return _canonical_text(name, arguments)
     name, arguments = call_name_and_arguments(call)
     return name, canonical_json(_numbers_alike(arguments))
+
+
+_MAX_REMEMBERED = 4096
+"""Characters of arguments that are remembered."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical_text(name: str, arguments: str) -> tuple[str, str]:
+    """Of a call whose arguments are text: an answer comes back as it was given."""
+    _, parsed = call_name_and_arguments({"function": {"name": name, "arguments": arguments}})
+    return name, canonical_json(_numbers_alike(parsed))
 
 
 def _numbers_alike(value: Json) -> Json:
