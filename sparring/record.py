@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, final
@@ -89,10 +89,8 @@ class Recording:
     def check(self, api_key: str) -> None:
         """Any key will do, also none."""
 
-    @contextmanager
-    def admitted(self, api_key: str) -> Iterator[None]:
-        with self._in_flight.admitted():
-            yield
+    def admitted(self, api_key: str) -> InFlight:
+        return self._in_flight.admitted()
 
     def refused(self, api_key: str, digest: bytes) -> None:
         """What was refused was not recorded, so a retry is like any other request."""

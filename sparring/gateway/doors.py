@@ -36,7 +36,7 @@ class Doors(Protocol):
         """Raises ApiError 401 for a key that opens nothing."""
         ...
 
-    def admitted(self, api_key: str) -> AbstractContextManager[None]:
+    def admitted(self, api_key: str) -> AbstractContextManager[object]:
         """While a request is read, played and answered. Raises ApiError 401, and 429 when there are too many."""
         ...
 
@@ -137,7 +137,7 @@ class StatelessDoors:
                 401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key"
             )
 
-    def admitted(self, api_key: str) -> AbstractContextManager[None]:
+    def admitted(self, api_key: str) -> AbstractContextManager[object]:
         return self._in_flight.admitted()
 
     def refused(self, api_key: str, digest: bytes) -> None:
