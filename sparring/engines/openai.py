@@ -204,9 +204,8 @@ def _form(request: MessageRequest) -> dict[str, Json]:
         fields["tool_choice"] = form.tool_choice
     if request.tools and not form.parallel_tool_calls:
         fields["parallel_tool_calls"] = False
-    if form.schema is not None:
-        schema = {"name": "answer", "schema": form.schema}
-        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if form.response_format is not None:
+        fields["response_format"] = form.response_format
     return fields
 
 

@@ -16,7 +16,6 @@ from sparring.gateway.dialects.chat_completions import ChatCompletions
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
-    ANY_OBJECT,
     Count,
     JsonSchema,
     Lenient,
@@ -129,7 +128,7 @@ class _JsonObject(Strict):
 
 
 class _JsonSchema(Strict):
-    """What follows a schema always follows it strictly, so `strict` makes no difference."""
+    """A policy of ours that follows a schema follows it strictly; what else `strict` may mean, an endpoint says."""
 
     type: Literal["json_schema"]
     name: str
@@ -193,12 +192,13 @@ class _Request(Strict):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        schema, name = None, None
+        name, response_format = None, None
         match self.format:
             case _JsonObject():
-                schema = ANY_OBJECT
-            case _JsonSchema(schema_=schema):
-                pass
+                response_format = {"type": "json_object"}
+            case _JsonSchema() as form:
+                named = form.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
+                response_format = {"type": "json_schema", "json_schema": named}
         match self.tool_choice:
             case _ChosenTool(name=name):
                 choice = "required"
@@ -208,7 +208,7 @@ class _Request(Strict):
             tool_choice=choice or "auto",
             tool_name=name,
             parallel_tool_calls=self.parallel_tool_calls is not False,
-            schema=schema,
+            response_format=response_format,
         )
 
     @property
