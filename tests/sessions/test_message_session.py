@@ -144,8 +144,15 @@ class Counting:
     """An engine that says how many tokens it sampled: as many as it may, at most five."""
 
     fingerprint = "counting"
+    fails = False
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
 
     async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        await asyncio.sleep(self._seconds)
+        if self.fails:
+            raise InfrastructureError("an outage")
         usage = Usage(num_prompt_tokens=1, num_sampled_tokens=min(5, request.sampling.max_tokens))
         return MessageAnswer(message={"role": "assistant", "content": "a"}, stop_reason=StopReason.LENGTH, usage=usage)
 
@@ -163,6 +170,56 @@ def test_a_token_budget_holds_where_the_engine_counts() -> None:
 
     asyncio.run(play())
     assert [turn.num_sampled_tokens for turn in door.turns] == [5, 5, 2]
+
+
+def test_a_token_budget_holds_for_turns_side_by_side() -> None:
+    door = MessageSession(id="e", engine=Counting(seconds=0.001), sampling=Sampling(max_tokens=5), max_tokens=12)
+
+    async def play() -> list[Any]:
+        asking = [door.chat([{"role": "user", "content": str(number)}]) for number in range(6)]
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    answers = asyncio.run(play())
+    # Two fit beside each other; the third waits and gets what is left, and nobody else gets any.
+    assert [turn.sampling.max_tokens for turn in door.turns] == [5, 5, 2]
+    assert [turn.num_sampled_tokens for turn in door.turns] == [5, 5, 2]
+    assert sum(isinstance(answer, TokenLimit) for answer in answers) == 3
+
+
+def test_a_turn_that_failed_gives_back_what_was_reserved_for_it() -> None:
+    engine = Counting(seconds=0.001)
+    door = MessageSession(id="e", engine=engine, sampling=Sampling(max_tokens=5), max_tokens=5)
+
+    async def play() -> None:
+        engine.fails = True
+        with pytest.raises(InfrastructureError):
+            await door.chat([USER])
+        engine.fails = False
+        given_up = asyncio.ensure_future(door.chat([USER]))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(door.chat([USER]))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await waiting
+
+    asyncio.run(play())
+    assert [turn.num_sampled_tokens for turn in door.turns] == [5]
+
+
+def test_of_an_engine_that_does_not_count_every_byte_is_a_token_of_the_budget() -> None:
+    # "größe" has 7 bytes, so 5 are left for another; the call has 3 in its name and 12 in its arguments.
+    for said, allowed in (("größe", [12, 5]), (tool_call("get", key="b"), [12])):
+        door = session(said, max_tokens=12)
+
+        async def play(door: MessageSession = door, num_turns: int = len(allowed)) -> None:
+            for number in range(num_turns):
+                await door.chat([{"role": "user", "content": str(number)}])
+            with pytest.raises(TokenLimit, match="has sampled its 12 tokens"):
+                await door.chat([USER])
+
+        asyncio.run(play())
+        assert [turn.sampling.max_tokens for turn in door.turns] == allowed
+        assert [turn.num_sampled_tokens for turn in door.turns] == [0] * len(allowed)  # nobody counted them
 
 
 def test_a_script_is_held_to_no_form_and_the_episode_goes_on() -> None:
