@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,10 @@ class Recording:
         self.num_turns += 1
         if self._on_turn is not None:
             self._on_turn(self.num_turns, self.num_episodes)
+
+    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
+        """As `Ledger.record_not_received_nowait`."""
+        return self._ledger.record_not_received_nowait(rollout_id, turn_ids)
 
     async def close(self) -> None:
         """End every episode."""

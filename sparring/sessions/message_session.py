@@ -28,6 +28,8 @@ class TurnLog(Protocol):
 
     async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None: ...
 
+    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> object: ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Played:
@@ -257,6 +259,11 @@ class MessageSession:
         """Later turns are refused, of the other policies too; closing twice is fine."""
         for other in self._others.values():
             other.close()
+        if not self._is_closed:
+            received = {turn.id for turn in self.turns}
+            lost = [played.turn.id for played in self._played if played.turn.id not in received]
+            if lost and self._ledger is not None:
+                self._ledger.record_not_received_nowait(self._id, lost)
         self._is_closed = True
 
     async def __aenter__(self) -> Self:

@@ -75,6 +75,25 @@ def test_turns_are_in_the_ledger_which_finds_nothing_wrong_with_them() -> None:
     asyncio.run(play())
 
 
+def test_the_ledger_says_which_answers_nobody_received() -> None:
+    async def play() -> None:
+        with Ledger() as ledger:
+            ledger.plan_nowait("episode", task_id="t", attempt=0, split="held_out")
+            ledger.advance_nowait("episode", RolloutState.LEASED)
+            ledger.advance_nowait("episode", RolloutState.RUNNING)
+            async with session("lost", "on", ledger=ledger) as door:
+                lost, found = await door.play([USER]), await door.play([USER, USER])
+                door.set_received([lost.id, found.id], is_received=False)
+                # It goes on from an answer, so that has arrived.
+                onward = await door.play([USER, USER, found.message, USER])
+            recorded = ledger.load_turns("episode")
+            assert [turn.untrained_reason for turn in recorded] == ["not_received", "no_ids", "no_ids"]
+            assert tuple(turn for turn in recorded if turn.is_received) == door.turns == (found, onward)
+            assert ledger.verify() == []
+
+    asyncio.run(play())
+
+
 def test_limits_and_failures_are_those_of_any_session() -> None:
     async def play() -> None:
         async with session("one", max_turns=1) as door:
