@@ -84,6 +84,16 @@ class RunFolder:
             raise DataError(f"{self.path} cannot be loaded; mend its recipe, or name another run.\n{error}") from error
         return load_config(self.recipe, overrides) if overrides else config
 
+    def trained_config(self) -> Config:
+        """As `config`. Raises UsageError for a run that an endpoint or a script plays: it has no policy of its own."""
+        config = self.config()
+        if not config.is_trainable:
+            raise UsageError(
+                f"{self.path} is a baseline: its engine is {config.engine.type!r}, so nothing was trained and there is no policy "
+                "to load. Name a run that `sparring train` made."
+            )
+        return config
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
