@@ -35,6 +35,11 @@ _OVERFLOW = re.compile(
     r"context.?length|context.?window|context size|maximum context|max_model_len|prompt is too long", re.IGNORECASE
 )
 """How endpoints say that the messages are too long; OpenAI's own has the code `context_length_exceeded`."""
+_FILTERED = re.compile(
+    r"content.?(filter|management|polic)|usage polic|flagged|data_inspection_failed|inappropriate content|content exists risk",
+    re.IGNORECASE,
+)
+"""How they say that what the conversation is about may not be, in a code or in words."""
 
 
 class _Unanswered(Exception):
@@ -182,6 +187,9 @@ class OpenAIEngine:
             if response.headers.get("x-should-retry") == "false":
                 return InfrastructureError(f"{self._where} answered {told}.")
             return _Unanswered(told, _retry_after(response))
+        if status in (400, 403, 422) and _FILTERED.search(f"{code} {said}"):
+            # It is about one conversation and no mistake in the run. What the policy's play is worth nobody has said.
+            return InfrastructureError(f"{self._where} answered {told}. Its content filter refuses this conversation.")
         if status in (400, 413, 422):
             if code == "context_length_exceeded" or status == 413 or _OVERFLOW.search(said):
                 return ContextOverflow(f"{self._where}: the conversation is too long for it: {said}.")
