@@ -159,6 +159,42 @@ def test_a_stream_reaches_clients_of_the_gateway_piece_by_piece_with_the_endpoin
     asyncio.run(play())
 
 
+class Wavers(Streams):
+    """Reasons, speaks, and reasons again, before more of its text and at its end."""
+
+    async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        said = [("reasoning_content", "hm"), ("content", "one"), ("reasoning_content", ", no:"), ("content", " two")]
+        said.append(("reasoning_content", " yes"))
+        for key, text in said:
+            if on_delta is not None:
+                on_delta({key: text})
+                await asyncio.sleep(0.01)
+        whole = {name: "".join(text for key, text in said if key == name) for name in ("reasoning_content", "content")}
+        return MessageAnswer(message={"role": "assistant", **whole}, stop_reason=StopReason.STOP)
+
+
+def test_reasoning_that_comes_after_the_first_text_is_in_the_stream() -> None:
+    async def play() -> None:
+        async with Gateway() as gateway, MessageSession(id="s", engine=Wavers(), sampling=Sampling()) as door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=60) as client:
+                stream = await client.chat.completions.create(model="any", messages=[USER], stream=True)
+                deltas = [chunk.choices[0].delta.model_dump() async for chunk in stream]
+                async with client.responses.stream(model="any", input="go") as events:
+                    response = await events.get_final_response()
+        told = [(key, delta[key]) for delta in deltas for key in ("reasoning_content", "content") if delta.get(key)]
+        assert told == [
+            ("reasoning_content", "hm"), ("content", "one"), ("reasoning_content", ", no:"), ("content", " two"),
+            ("reasoning_content", " yes"),
+        ]  # fmt: skip
+        reasoning = [item for item in response.output if item.type == "reasoning"]
+        assert [part.text for item in reasoning for part in item.content or ()] == ["hm", ", no:", " yes"]
+        assert len({item.id for item in response.output}) == 4
+        assert response.output_text == "one two"
+
+    asyncio.run(play())
+
+
 class Counting:
     """An engine that says how many tokens it sampled: as many as it may, at most five."""
 

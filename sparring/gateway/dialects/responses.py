@@ -314,7 +314,8 @@ class _Stream:
         return self._event("response.output_item.done", output_index=index, item=item)
 
     def _reasoning(self, text: str) -> Iterator[bytes]:
-        item = _reasoning_item(self._head, text)
+        """An item for each piece, since what was told before it is closed or is the message."""
+        item = _reasoning_item(self._head, text, number=sum(one["type"] == "reasoning" for one in self._output))
         yield self._opened({**item, "content": [], "status": "in_progress"})
         index = len(self._output) - 1
         place = {"item_id": item["id"], "output_index": index, "content_index": 0}
@@ -379,9 +380,10 @@ def _status(turn: Turn) -> str:
     return "incomplete" if turn.stop_reason is StopReason.LENGTH else "completed"
 
 
-def _reasoning_item(head: Head, text: str) -> dict[str, Json]:
+def _reasoning_item(head: Head, text: str, *, number: int = 0) -> dict[str, Json]:
     content = [{"type": "reasoning_text", "text": text}]
-    return {"id": _item_id("rs", head), "type": "reasoning", "summary": [], "content": content, "status": "completed"}
+    item_id = f"{_item_id('rs', head)}-{number}" if number else _item_id("rs", head)
+    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": "completed"}
 
 
 def _message_item(head: Head, text: str, status: str) -> dict[str, Json]:
