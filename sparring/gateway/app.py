@@ -165,14 +165,14 @@ async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> Async
 
     texts = [visible_text() for _ in range(asked.num_answers)]
     begun: set[int] = set()
-    reasoned: set[int] = set()
+    reasoned = [""] * asked.num_answers
 
     def told(index: int, delta: str, *, is_over: bool) -> Iterator[Part]:
-        """More of the text, after the reasoning that it follows from."""
-        reasoning = texts[index].reasoning
-        if reasoning and index not in reasoned and (delta or is_over):
-            reasoned.add(index)
-            yield Reasoning(index, reasoning)
+        """More of the text, after the reasoning that it follows from. An endpoint may reason on after its first text."""
+        reasoning, before = texts[index].reasoning, reasoned[index]
+        if reasoning != before and reasoning.startswith(before) and (delta or is_over):
+            reasoned[index] = reasoning
+            yield Reasoning(index, reasoning[len(before) :])
         if delta:
             yield Text(index, delta)
 
