@@ -14,7 +14,13 @@ from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout,
 from sparring.protocols import MessageEngine, TokenCallback
 from sparring.sessions.branching import branch_reason
 from sparring.sessions.budget import TokenBudget
-from sparring.sessions.matching import CanonicalHistory, canonical_history, canonical_message, request_digest
+from sparring.sessions.matching import (
+    CanonicalHistory,
+    canonical_history,
+    canonical_message,
+    message_digests,
+    request_digest,
+)
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
 from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, ToolSchema, Turn
@@ -246,7 +252,8 @@ class MessageSession:
         history = (*wanted, canonical_message(turn.message))
         self._played.append(_Played(turn, wanted, history, tools_wanted, (*messages, turn.message)))
         if self._ledger is not None:
-            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
+            digest = request_digest(message_digests(messages), tools_wanted)
+            await self._ledger.record_turn(self._id, turn, request_digest=digest)
         return turn
 
     def continues(self, wanted: CanonicalHistory, tools: str) -> bool:

@@ -6,8 +6,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, final
 
@@ -24,7 +23,7 @@ from sparring.errors import (
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
-from sparring.sessions.matching import CanonicalHistory, canonical_message, request_digest
+from sparring.sessions.matching import CanonicalHistory, canonical_message, message_digests, request_digest
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
 from sparring.types import (
@@ -129,6 +128,8 @@ class Session:
         self._messages: tuple[Message, ...] = ()
         self._history: CanonicalHistory = ()
         """The same messages, canonical."""
+        self._digests: tuple[bytes, ...] = ()
+        """Of the same messages, as they came."""
         self._requests = itertools.count()
         self._is_open = False
         self._is_closed = False
@@ -247,8 +248,11 @@ class Session:
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
-        async with self._reserved(sampling) as sampling:
-            wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
+        sampling = await self._reserved(sampling)
+        try:
+            known, tools_wanted = self._num_known(messages), canonical_json(list(tools))
+            wanted = (*self._history[:known], *map(canonical_message, messages[known:]))
+            digests = message_digests(messages, self._digests[:known])
             start = self._start(messages, tools, wanted, tools_wanted)
             oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
             request = self._request(start, sampling, stop_texts, constraint, request_index)
@@ -258,38 +262,42 @@ class Session:
                 raise
             except Exception as error:
                 raise InfrastructureError(f"Session {self._label}: the engine failed: {error!r}.") from error
+        finally:
+            self._release(sampling)
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
-        self._history = (*wanted, canonical_message(turn.message))
+        self._history, self._digests = (*wanted, canonical_message(turn.message)), digests
         self._played.append(_Played(turn, wanted, self._history, tools_wanted))
         if self._ledger is not None:
-            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
+            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(digests, tools_wanted))
         return turn
 
-    @asynccontextmanager
-    async def _reserved(self, sampling: Sampling) -> AsyncIterator[Sampling]:
-        """While a turn is sampled: `sampling` with no more tokens than the episode has left. Raises TokenLimit.
+    async def _reserved(self, sampling: Sampling) -> Sampling:
+        """What a turn may sample from here on, until `_release`: no more tokens than the episode has left. Raises TokenLimit.
 
         A turn waits while those beside it may use up what it could need: so the bound holds, and an answer is cut only for
         tokens that were sampled.
         """
         self._num_running += 1
         try:
-            num_tokens = sampling.max_tokens
             if self._max_tokens is not None:
-                while self._reserved_tokens and self._tokens_left(self._max_tokens) < num_tokens:
+                while self._reserved_tokens and self._tokens_left(self._max_tokens) < sampling.max_tokens:
                     self._turn_over.clear()
                     await self._turn_over.wait()
-                num_tokens = min(num_tokens, self._tokens_left(self._max_tokens))
-            self._reserved_tokens += num_tokens
-            try:
-                yield sampling if num_tokens == sampling.max_tokens else replace(sampling, max_tokens=num_tokens)
-            finally:
-                self._reserved_tokens -= num_tokens
-        finally:
+                num_tokens = min(sampling.max_tokens, self._tokens_left(self._max_tokens))
+                sampling = replace(sampling, max_tokens=num_tokens)
+        except BaseException:
             self._num_running -= 1
             self._turn_over.set()
+            raise
+        self._reserved_tokens += sampling.max_tokens
+        return sampling
+
+    def _release(self, sampling: Sampling) -> None:
+        self._reserved_tokens -= sampling.max_tokens
+        self._num_running -= 1
+        self._turn_over.set()
 
     def _tokens_left(self, max_tokens: int) -> int:
         """Of the episode, apart from what is reserved. Raises TokenLimit when all were sampled."""
@@ -327,14 +335,14 @@ class Session:
     async def __aexit__(self, *_exception: object) -> None:
         self.close()
 
-    def _canonical(self, messages: Sequence[Message]) -> CanonicalHistory:
-        """`canonical_history`; what the last conversation began with alike is not worked out again."""
+    def _num_known(self, messages: Sequence[Message]) -> int:
+        """How many messages the last conversation began with, too: what is known of them is not worked out again."""
         known = 0
         for message, last in zip(messages, self._messages, strict=False):
-            if message != last:
+            if message is not last and message != last:
                 break
             known += 1
-        return (*self._history[:known], *map(canonical_message, messages[known:]))
+        return known
 
     def _start(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
@@ -343,7 +351,11 @@ class Session:
         alike: list[_Played] = []
         for length in sorted({len(played.history) for played in self._played}, reverse=True):
             begin = wanted[:length]
-            alike = [one for one in self._played if one.history == begin and one.tools == tools_wanted]
+            alike = [
+                one
+                for one in self._played
+                if len(one.history) == length and one.history == begin and one.tools == tools_wanted
+            ]
             if alike:
                 break
         else:
@@ -376,7 +388,7 @@ class Session:
         return SampleRequest(
             session_id=self._id,
             prompt_ids=start.prompt_ids,
-            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            sampling=sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room),
             stop_ids=self._chat.stop_ids,
             stop_texts=stop_texts,
             constraint=constraint,
