@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import final
 
 from sparring.errors import TokenLimit
@@ -12,47 +10,46 @@ from sparring.errors import TokenLimit
 
 @final
 class TokenBudget:
-    """What a turn may need is reserved before it is asked for; what it sampled is spent when it is over.
+    """What a turn may need is reserved before it is asked for, and settled when it is over.
 
     A turn waits while those beside it may use up what it could need: so the budget holds, and an answer is cut only for
     tokens that were sampled.
 
-        async with budget.reserved(sampling.max_tokens) as num_tokens:
-            budget.spend(len(await sampled(num_tokens)))
+        num_tokens, num_sampled = await budget.reserve(sampling.max_tokens), 0
+        try:
+            num_sampled = len(await sampled(num_tokens))
+        finally:
+            budget.settle(num_tokens, num_sampled)
     """
 
     def __init__(self, max_tokens: int | None, *, whose: str) -> None:
         """None is without bound. `whose` begins the message of a refusal."""
         self._max_tokens = max_tokens
         self._whose = whose
-        self._num_spent = 0
+        self._num_sampled = 0
         self._num_reserved = 0
         self._is_over = asyncio.Event()
         """Some turn is; each that waits looks again."""
 
-    @asynccontextmanager
-    async def reserved(self, num_tokens: int) -> AsyncIterator[int]:
-        """While a turn that could need `num_tokens` is played: how many it may sample. Raises TokenLimit when all were
-        sampled."""
+    async def reserve(self, num_tokens: int) -> int:
+        """How many tokens a turn may sample that could need `num_tokens`. Raises TokenLimit when all were sampled."""
         if self._max_tokens is not None:
             while self._num_reserved and self._left(self._max_tokens) < num_tokens:
                 self._is_over.clear()
                 await self._is_over.wait()
             num_tokens = min(num_tokens, self._left(self._max_tokens))
         self._num_reserved += num_tokens
-        try:
-            yield num_tokens
-        finally:
-            self._num_reserved -= num_tokens
-            self._is_over.set()
+        return num_tokens
 
-    def spend(self, num_tokens: int) -> None:
-        """A turn sampled so many."""
-        self._num_spent += num_tokens
+    def settle(self, num_reserved: int, num_sampled: int) -> None:
+        """The turn that reserved so many is over, and has sampled so many."""
+        self._num_reserved -= num_reserved
+        self._num_sampled += num_sampled
+        self._is_over.set()
 
     def _left(self, max_tokens: int) -> int:
         """Apart from what is reserved."""
-        left = max_tokens - self._num_spent
+        left = max_tokens - self._num_sampled
         if left < 1:
             raise TokenLimit(
                 f"{self._whose} has sampled its {max_tokens} tokens; end the episode, or raise rollout.rollout_max_tokens."

@@ -227,26 +227,29 @@ class MessageSession:
                 on_token(len(self._deltas) - 1)
 
         self._num_running += 1
+        num_tokens = num_sampled = 0
         try:
-            async with self._tokens.reserved(sampling.max_tokens) as max_tokens:
-                parent, reason = self._parent(wanted, tools_wanted, named)
-                request = MessageRequest(
-                    session_id=self._id,
-                    messages=tuple(messages),
-                    tools=tuple(tools),
-                    sampling=replace(sampling, max_tokens=max_tokens),
-                    answer_format=answer_format or AnswerFormat(),
-                    seed=seed,
-                    stop_texts=stop_texts,
-                    deadline=self._deadline,
-                )
+            num_tokens = await self._tokens.reserve(sampling.max_tokens)
+            parent, reason = self._parent(wanted, tools_wanted, named)
+            request = MessageRequest(
+                session_id=self._id,
+                messages=tuple(messages),
+                tools=tuple(tools),
+                sampling=replace(sampling, max_tokens=num_tokens),
+                answer_format=answer_format or AnswerFormat(),
+                seed=seed,
+                stop_texts=stop_texts,
+                deadline=self._deadline,
+            )
+            try:
                 answer = await self._engine.answer(request, None if on_token is None else told)
-                self._tokens.spend(_num_sampled(answer, at_most=max_tokens))
-        except SparringError:
-            raise
-        except Exception as error:
-            raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+            except SparringError:
+                raise
+            except Exception as error:
+                raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
+            num_sampled = _num_sampled(answer, at_most=num_tokens)
         finally:
+            self._tokens.settle(num_tokens, num_sampled)
             self._num_running -= 1
         turn = self._turn(parent, reason, request, answer, seconds=self._clock() - began)
         history = (*wanted, canonical_message(turn.message))

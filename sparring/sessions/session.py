@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import time
@@ -17,12 +16,12 @@ from sparring.errors import (
     InfrastructureError,
     PolicyTimeout,
     SparringError,
-    TokenLimit,
     TurnLimit,
 )
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
+from sparring.sessions.budget import TokenBudget
 from sparring.sessions.matching import CanonicalHistory, canonical_message, message_digests, request_digest
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
@@ -117,11 +116,8 @@ class Session:
         self._order = order
         self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
         self._max_turns = max_turns
-        self._max_tokens = max_tokens
+        self._tokens = TokenBudget(max_tokens, whose=f"Session {self._label}")
         self._num_running = 0
-        self._reserved_tokens = 0
-        """What the turns that are being sampled may still take."""
-        self._turn_over = asyncio.Event()
         self._deadline = deadline
         self._clock = clock
         self._played: list[_Played] = []
@@ -248,8 +244,12 @@ class Session:
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
-        sampling = await self._reserved(sampling)
+        self._num_running += 1
+        num_tokens = num_sampled = 0
         try:
+            num_tokens = await self._tokens.reserve(sampling.max_tokens)
+            if num_tokens < sampling.max_tokens:
+                sampling = replace(sampling, max_tokens=num_tokens)
             known, tools_wanted = self._num_known(messages), canonical_json(list(tools))
             wanted = (*self._history[:known], *map(canonical_message, messages[known:]))
             digests = message_digests(messages, self._digests[:known])
@@ -262,8 +262,10 @@ class Session:
                 raise
             except Exception as error:
                 raise InfrastructureError(f"Session {self._label}: the engine failed: {error!r}.") from error
+            num_sampled = len(completion.token_ids)
         finally:
-            self._release(sampling)
+            self._tokens.settle(num_tokens, num_sampled)
+            self._num_running -= 1
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
@@ -272,42 +274,6 @@ class Session:
         if self._ledger is not None:
             await self._ledger.record_turn(self._id, turn, request_digest=request_digest(digests, tools_wanted))
         return turn
-
-    async def _reserved(self, sampling: Sampling) -> Sampling:
-        """What a turn may sample from here on, until `_release`: no more tokens than the episode has left. Raises TokenLimit.
-
-        A turn waits while those beside it may use up what it could need: so the bound holds, and an answer is cut only for
-        tokens that were sampled.
-        """
-        self._num_running += 1
-        try:
-            if self._max_tokens is not None:
-                while self._reserved_tokens and self._tokens_left(self._max_tokens) < sampling.max_tokens:
-                    self._turn_over.clear()
-                    await self._turn_over.wait()
-                num_tokens = min(sampling.max_tokens, self._tokens_left(self._max_tokens))
-                sampling = replace(sampling, max_tokens=num_tokens)
-        except BaseException:
-            self._num_running -= 1
-            self._turn_over.set()
-            raise
-        self._reserved_tokens += sampling.max_tokens
-        return sampling
-
-    def _release(self, sampling: Sampling) -> None:
-        self._reserved_tokens -= sampling.max_tokens
-        self._num_running -= 1
-        self._turn_over.set()
-
-    def _tokens_left(self, max_tokens: int) -> int:
-        """Of the episode, apart from what is reserved. Raises TokenLimit when all were sampled."""
-        left = max_tokens - sum(len(played.turn.token_ids) for played in self._played)
-        if left < 1:
-            raise TokenLimit(
-                f"Session {self._label} has sampled its {max_tokens} tokens; end the episode, or raise "
-                "rollout.rollout_max_tokens."
-            )
-        return left - self._reserved_tokens
 
     def open(self) -> None:
         """Tell the engine that turns will come; the first turn does it otherwise."""
