@@ -210,7 +210,7 @@ def replayed(method: Method) -> Method:
     """Mark a method of a ReplayEnvironment as a tool that answers from its fixtures; its body is never run.
 
     @replayed
-    def forecast(self, city: str, days: int = 1) -> str:
+    def forecast(self, city: str, days: int = 1):
         "The weather of a city."
     """
     signature = inspect.signature(method)
