@@ -27,7 +27,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
 """What a live environment is reset with when calls are recorded that belong to no task."""
 
-_MOST_COMPARED = 256
+_MOST_COMPARED = 128
 """Recorded calls that a miss is compared with, so that it costs a few milliseconds however many there are."""
 _LEAST_ALIKE = 0.4
 """From 0 to 1: how much of its neighboring characters arguments share with a call to be told as the nearest."""
