@@ -6,17 +6,15 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from sparring.environments.base import Environment
 from sparring.environments.tools import tool
-from sparring.errors import InfrastructureError, UsageError
+from sparring.errors import UsageError
 from sparring.sandbox import Box, Execution, Limits, Sandbox, SqlDatabase, SqlError, open_sandbox
 from sparring.sandbox.sandbox import Choice, Content
 from sparring.types import Json
-
-VERDICT_FILE = "verdict-{}.json"
-
 
 class ExecutionEnvironment(Environment):
     """Derive from this, or from `PythonTool` and `SqlTool`, for an environment that runs programs.
@@ -121,6 +119,14 @@ _ENDS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a grader said, None when it said nothing, and how it ran."""
+
+    value: Json
+    run: Execution
+
+
 async def graded(
     sandbox: Sandbox,
     grader: str,
@@ -128,38 +134,33 @@ async def graded(
     *,
     pristine: Mapping[str, Content] | None = None,
     seconds: float | None = None,
-) -> Json:
+) -> Verdict:
     """The verdict of a grader over what an episode left, in a second, clean sandbox.
 
-    `grader` is a Python program of yours; it finds the episode's files in the folder `artefacts` and yours in `pristine`,
-    and calls `verdict(value)` once with a JSON value. It starts from neither folder, so that no module of the episode is
-    imported by mistake. Treat artefacts as data: what a grader imports or runs of them becomes part of the grader, which
-    is what `sparring.scorers.unit_tests` avoids.
+    `grader` is a Python program of yours. It finds the episode's files in the folder `artefacts` and yours in `pristine`,
+    and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Take artefacts as data:
+    what a grader imports or executes of them becomes part of the grader; `sparring.scorers.unit_tests` is for programs.
 
-    Returns None when the grader reached a limit or said nothing. Raises InfrastructureError when it failed otherwise,
-    since that is a mistake of the grader and no judgement of the episode.
+    A grader that fails or does not end gives no verdict, for the artefacts may be the reason. Raises InfrastructureError
+    when the sandbox fails.
     """
     nonce = secrets.token_hex(16)
     files: dict[str, Content] = {f"artefacts/{name}": content for name, content in artefacts.items()}
     files |= {f"pristine/{name}": content for name, content in (pristine or {}).items()}
-    files["grader/main.py"] = _GRADER.format(nonce=nonce, grader=grader)
+    files |= {"grader/grader.py": grader, "grader/main.py": _GRADER}
     async with sandbox.session(files) as box:
-        run = await box.run(["python3", "-I", "-B", "grader/main.py"], seconds=seconds)
-    if run.ended != "exit":
-        return None
-    found = [line for line in run.stdout.splitlines() if line.startswith(nonce)]
-    if run.exit_code != 0:
-        raise InfrastructureError(f"The grader failed with exit code {run.exit_code}: {run.stderr[-500:]}")
-    return json.loads(found[0][len(nonce) :]) if len(found) == 1 else None
+        run = await box.run(["python3", "-I", "-B", "grader/main.py"], stdin=nonce, seconds=seconds)
+    said = [line for line in run.stdout.splitlines() if line.startswith(nonce)]
+    is_valid = run.is_success and len(said) == 1
+    return Verdict(value=json.loads(said[0][len(nonce) :]) if is_valid else None, run=run)
 
 
-_GRADER = '''import json as _json
-
-
-def verdict(value, _dumps=_json.dumps, _nonce={nonce!r}):
-    """Say what the artefacts are worth."""
-    print("\\n" + _nonce + _dumps(value))
-
-
-{grader}
-'''
+_GRADER = """
+import json, sys
+nonce, stdout = sys.stdin.read(), sys.stdout
+def verdict(value, write=stdout.write, dumps=json.dumps):
+    write("\\n" + nonce + dumps(value) + "\\n")
+with open("grader/grader.py") as file:
+    program = compile(file.read(), "grader.py", "exec")
+exec(program, {"__name__": "__main__", "verdict": verdict})
+"""

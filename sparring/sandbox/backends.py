@@ -148,7 +148,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         program, "--unshare-all", "--unshare-user", "--uid", str(INSIDE_USER), "--gid", str(INSIDE_USER),
         "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv",
         "--cap-drop", "ALL", *(["--disable-userns"] if _knows_disable_userns(program) else []),
-        "--seccomp", "3", *binds, "--proc", "/proc", "--dev", "/dev",
+        "--seccomp", "3", *binds, "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev",
         "--size", str(limits.shared_memory_mib * MIB), "--tmpfs", "/dev/shm",
         "--perms", "0700", "--size", str(limits.disk_mib * MIB), "--tmpfs", SCRATCH, "--symlink", f"{SCRATCH}/.tmp", "/tmp",
         "--ro-bind-data", "4", "/etc/passwd", "--ro-bind-data", "5", "/etc/group",
