@@ -16,6 +16,7 @@ from sparring.sandbox import Box, Execution, Limits, Sandbox, SqlDatabase, SqlEr
 from sparring.sandbox.sandbox import Choice, Content
 from sparring.types import Json
 
+
 class ExecutionEnvironment(Environment):
     """Derive from this, or from `PythonTool` and `SqlTool`, for an environment that runs programs.
 

@@ -84,7 +84,9 @@ class _Pool:
                 answer = worker.ask(expression, seconds)
             except OSError as error:
                 worker.kill()
-                raise InfrastructureError(f"The worker for arithmetic failed on {expression!r:.80}: {error}.") from error
+                raise InfrastructureError(
+                    f"The worker for arithmetic failed on {expression!r:.80}: {error}."
+                ) from error
             except BaseException:
                 worker.kill()
                 raise

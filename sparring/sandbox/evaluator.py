@@ -40,7 +40,9 @@ def evaluate(expression):
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ArithmeticProblem("this is no arithmetic expression: write numbers, + - * / // % ** and functions") from error
+        raise ArithmeticProblem(
+            "this is no arithmetic expression: write numbers, + - * / // % ** and functions"
+        ) from error
     try:
         return _bounded(_value(tree.body, 0))
     except ZeroDivisionError as error:
@@ -63,7 +65,12 @@ def _value(node, depth):
         if isinstance(node.op, ast.Pow):
             _check_power(left, right)
         return _bounded(BINARY[type(node.op)](left, right))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in FUNCTIONS
+        and not node.keywords
+    ):
         return _bounded(FUNCTIONS[node.func.id](*(_value(argument, depth + 1) for argument in node.args)))
     known = ", ".join(sorted((*FUNCTIONS, *CONSTANTS)))
     what = ast.unparse(node) if depth else type(node).__name__

@@ -52,7 +52,9 @@ def _remove_containers() -> int:
 def _run(command: list[str]) -> str:
     """What a command prints; nothing when it fails, for what cannot be removed now is looked at again next time."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

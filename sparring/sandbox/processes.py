@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
@@ -101,7 +102,9 @@ class Spawner:
         )  # fmt: skip
 
     def stop(self, started: Started) -> None:
-        """Kill a box and remove all that belongs to it. Raises InfrastructureError when something would not go."""
+        """Kill a box, close the ways to it and remove all that belongs to it. Raises InfrastructureError when something would not go."""
+        started.channel.close()
+        os.close(started.errors)
         try:
             answer = self._ask({"op": "close", "id": started.id, "cleanup": started.cleanup}, [])
         finally:
@@ -125,9 +128,19 @@ class Spawner:
             else:
                 problem = ""
             if not answer:
-                self._owner = 0
-                raise InfrastructureError(f"The process that starts sandboxes has ended{problem}; the next box gets a new one.")
+                self.close()
+                raise InfrastructureError(
+                    f"The process that starts sandboxes has ended{problem}; the next box gets a new one."
+                )
             return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process, and with it every box that is still open; the next box gets a new one."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None and self._owner == os.getpid():
+            self._process.wait()
+        self._channel, self._process, self._owner = None, None, 0
 
     def _start_process(self) -> None:
         """One for this process; a fork of it has to have its own."""
@@ -151,3 +164,4 @@ class Spawner:
 
 spawner = Spawner()
 """This process's."""
+atexit.register(spawner.close)

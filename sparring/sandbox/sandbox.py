@@ -104,7 +104,9 @@ def open_sandbox(
         if problem is None:
             return Sandbox(backend=BACKENDS[name], setup=setup)
         problems[name] = problem
-    reasons = "\n".join(f"  {name}: {problem} To have it: {BACKENDS[name].install}" for name, problem in problems.items())
+    reasons = "\n".join(
+        f"  {name}: {problem} To have it: {BACKENDS[name].install}" for name, problem in problems.items()
+    )
     raise UsageError(
         f"Programs that a model wrote need a sandbox, and none that was asked for ({backend}) works here:\n{reasons}"
     )
@@ -118,6 +120,8 @@ class Box:
         self._sandbox = sandbox
         self._files = {_checked_name(name): _as_bytes(content) for name, content in files.items()}
         self._started: Started | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
         self._is_closed = False
 
@@ -257,16 +261,24 @@ class Box:
         except (TimeoutError, EOFError, ConnectionError) as error:
             said = await self._said()
             await _finish(self._destroy())
-            raise InfrastructureError(f"A box of {self._sandbox.backend.name} has failed: {error!r}; {said}.") from error
+            raise InfrastructureError(
+                f"A box of {self._sandbox.backend.name} has failed: {error!r}; {said}."
+            ) from error
         except BaseException:
             # An answer may still be on its way, and would be taken for that of the next request.
             await _finish(self._destroy())
             raise
 
     def _send(self, kind: bytes, content: bytes = b"") -> None:
+        assert self._writer is not None
         self._writer.write(struct.pack(">cI", kind, len(content)) + content)
 
+    async def _drain(self) -> None:
+        assert self._writer is not None
+        await self._writer.drain()
+
     async def _receive(self) -> tuple[bytes, bytes]:
+        assert self._reader is not None
         kind, size = struct.unpack(">cI", await self._reader.readexactly(5))
         if size > _LARGEST_FRAME:
             raise InfrastructureError("A box announced more than it may send; it is not to be trusted any more.")
@@ -292,12 +304,9 @@ class Box:
         started, self._started = self._started, None
         if started is None:
             return
-        writer = getattr(self, "_writer", None)
-        if writer is not None:
-            writer.close()
-        else:
-            started.channel.close()
-        os.close(started.errors)
+        if self._writer is not None:
+            # At once, and not when what was written has been read: nobody will.
+            self._writer.transport.abort()
         await asyncio.to_thread(spawner.stop, started)
 
 
@@ -332,7 +341,7 @@ class Program:
         """Send it input."""
         for begin in range(0, len(content), _LARGEST_FRAME):
             self._box._send(b"I", content[begin : begin + _LARGEST_FRAME])
-            await self._box._writer.drain()
+            await self._box._drain()
 
     async def end_input(self) -> None:
         self._box._send(b"E")

@@ -28,7 +28,9 @@ _WRITING = {
     sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_TRANSACTION,
     sqlite3.SQLITE_SAVEPOINT,
 }  # fmt: skip
-_REFUSED_FUNCTIONS = frozenset({"load_extension", "random", "randomblob", "fts3_tokenizer", "sqlite_log", "writefile", "edit"})
+_REFUSED_FUNCTIONS = frozenset(
+    {"load_extension", "random", "randomblob", "fts3_tokenizer", "sqlite_log", "writefile", "edit"}
+)
 """Random ones among them: the same question has the same answer."""
 _PROGRESS_STEPS = 100
 """Instructions of SQLite's machine between two looks at the clock."""
@@ -63,7 +65,9 @@ class SqlDatabase:
     The schema is SQL text, or a mapping from table names to rows. Methods may be called from any thread, one at a time.
     """
 
-    def __init__(self, schema: str | Mapping[str, Table], limits: SqlLimits | None = None, *, writable: bool = False) -> None:
+    def __init__(
+        self, schema: str | Mapping[str, Table], limits: SqlLimits | None = None, *, writable: bool = False
+    ) -> None:
         """Raises DataError when the schema or a row is refused by SQLite."""
         self.limits = limits or SqlLimits()
         self._lock = threading.Lock()
@@ -104,7 +108,9 @@ class SqlDatabase:
         columns = list(rows[0])
         odd = next((number for number, row in enumerate(rows) if list(row) != columns), None)
         if odd is not None:
-            raise DataError(f"Table {name!r}, row {odd}: its columns are {list(rows[odd])}, those of the first {columns}.")
+            raise DataError(
+                f"Table {name!r}, row {odd}: its columns are {list(rows[odd])}, those of the first {columns}."
+            )
         listed = ", ".join(map(_quoted, columns))
         self._connection.execute(f"CREATE TABLE {_quoted(name)} ({listed})")
         marks = ", ".join("?" * len(columns))
@@ -190,4 +196,3 @@ def _as_json(cell: Cell) -> Json:
     if isinstance(cell, float) and not math.isfinite(cell):
         return str(cell)
     return cell
-

@@ -113,8 +113,14 @@ async def run_tests(
     seconds = seconds or sandbox.limits.seconds
     judging = {"tests_program.py": _program("tests_program.py")}
     played = {"candidate_program.py": _program("candidate_program.py")}
-    async with sandbox.session(judging) as judge_box, sandbox.session(played) as candidate_box, AsyncExitStack() as stack:
-        judge = await stack.enter_async_context(judge_box.start(["python3", "-I", "-B", "tests_program.py"], seconds=seconds))
+    async with (
+        sandbox.session(judging) as judge_box,
+        sandbox.session(played) as candidate_box,
+        AsyncExitStack() as stack,
+    ):
+        judge = await stack.enter_async_context(
+            judge_box.start(["python3", "-I", "-B", "tests_program.py"], seconds=seconds)
+        )
         player = _Player(candidate_box, candidate, seconds, call_seconds)
         try:
             return await _judged(judge, player, tests)

@@ -121,12 +121,18 @@ print(json.dumps(said))
 '''
 
 
-_OWN_KERNEL = {"reach the channel of the first process", "see the machine's user ids", "make a character device"}
+_OWN_KERNEL = {
+    "reach the channel of the first process",
+    "see the machine's user ids",
+    "make a character device",
+    "make a block device",
+}
 
 
 def _probes(id: str, *lines: tuple[str, str], needs_root: bool = False) -> list[Probe]:
     return [
-        Probe(id=id, name=name, code=code, needs_root=needs_root, own_kernel=name in _OWN_KERNEL) for name, code in lines
+        Probe(id=id, name=name, code=code, needs_root=needs_root, own_kernel=name in _OWN_KERNEL)
+        for name, code in lines
     ]
 
 
@@ -312,6 +318,7 @@ PROCESSES = [
     ),
 ]  # fmt: skip
 
+
 def _opens(family: int, kind: int) -> bool:
     try:
         socket.socket(family, kind, 0).close()
@@ -365,7 +372,9 @@ def scene() -> Iterator[dict[str, Any]]:
         (folder / "secret").write_text(CANARY)
         (folder / "private").write_text(CANARY)
         (folder / "private").chmod(0o600)
-        process = subprocess.Popen(["sh", "-c", f"sleep 600 # {CANARY}"], env={"SECRET": CANARY}, start_new_session=True)
+        process = subprocess.Popen(
+            ["sh", "-c", f"sleep 600 # {CANARY}"], env={"SECRET": CANARY}, start_new_session=True
+        )
         stack.callback(process.wait)
         stack.callback(os.killpg, process.pid, signal.SIGKILL)
         host: dict[str, Any] = {
@@ -374,7 +383,11 @@ def scene() -> Iterator[dict[str, Any]]:
             "nodename": os.uname().nodename, "socket": str(folder / "service"), "pid": process.pid, "group": process.pid,
             "abstract": f"\0sparring-{process.pid}", "is_outside": False,
         }  # fmt: skip
-        loopback = {"tcp": (socket.AF_INET, "127.0.0.1"), "tcp_2": (socket.AF_INET, "127.0.0.2"), "tcp_6": (socket.AF_INET6, "::1")}
+        loopback = {
+            "tcp": (socket.AF_INET, "127.0.0.1"),
+            "tcp_2": (socket.AF_INET, "127.0.0.2"),
+            "tcp_6": (socket.AF_INET6, "::1"),
+        }
         services = [(socket.AF_UNIX, host["socket"]), (socket.AF_UNIX, host["abstract"])]
         stop = threading.Event()
         stack.callback(stop.set)
