@@ -12,7 +12,7 @@ from typing import ClassVar
 from sparring.environments.base import Environment
 from sparring.environments.tools import tool
 from sparring.errors import UsageError
-from sparring.sandbox import Box, Execution, Limits, Sandbox, SqlDatabase, SqlError, open_sandbox
+from sparring.sandbox import Box, Execution, Limits, Sandbox, SqlDatabase, open_sandbox
 from sparring.sandbox.sandbox import Choice, Content
 from sparring.types import Json
 

@@ -10,7 +10,7 @@ of W, S and C are marshalled. To the outside: `O` and `e` what the program wrote
 a file and `D` its content, `N` the name of one that was refused and why, `.` done.
 """
 
-import _signal as signal  # `signal` itself loads enum and re
+import _signal as signal  # pyright: ignore[reportMissingImports] (`signal` itself loads enum and re)
 import ctypes
 import errno
 import marshal
@@ -101,7 +101,7 @@ class Box:
             with open(file, "wb") as stream:
                 stream.write(content)
         except OSError as error:
-            send(b"N", name.encode() + b"\0" + os.strerror(error.errno).encode())
+            send(b"N", name.encode() + b"\0" + os.strerror(error.errno or 0).encode())
 
     def run(self, request):
         began = time.monotonic()
@@ -155,9 +155,9 @@ class Box:
             os.umask(0o022)
             os.execvpe(request["argv"][0], request["argv"], self.settings["environment"])
         except OSError as error:
-            os.write(2, ("%s: %s\n" % (request["argv"][0], os.strerror(error.errno))).encode())
-        except BaseException as error:
-            os.write(2, ("%r\n" % (error,)).encode())
+            os.write(2, ("{}: {}\n".format(request["argv"][0], os.strerror(error.errno or 0))).encode())
+        except BaseException as error:  # noqa: BLE001 (a forked child must never return into the loop of its parent)
+            os.write(2, (f"{error!r}\n").encode())
         os._exit(127)
 
     def step(self, program, deadline):
@@ -195,9 +195,9 @@ class Box:
             system = os.statvfs(self.scratch)
             if system.f_files and system.f_files - system.f_ffree > self.settings["files"]:
                 raise Ended(b"files")
-        if self.settings["processes"] is not None:
-            if sum(name.isdigit() for name in os.listdir("/proc")) - 1 > self.settings["processes"]:
-                raise Ended(b"processes")
+        allowed = self.settings["processes"]
+        if allowed is not None and sum(name.isdigit() for name in os.listdir("/proc")) - 1 > allowed:
+            raise Ended(b"processes")
 
     def reap(self, program):
         try:
@@ -288,7 +288,7 @@ class Box:
 
     @staticmethod
     def reason(error):
-        return "is a link" if error.errno == errno.ELOOP else os.strerror(error.errno)
+        return "is a link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0)
 
 
 class Program:
@@ -346,6 +346,7 @@ class Program:
             os.close(end)
 
 
-# Programs run under the same user: none may read this process, or the channel to the outside.
-ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-Box(marshal.loads(bytes.fromhex(sys.argv[-1]))).serve()
+if __name__ == "__main__":
+    # Programs run under the same user: none may read this process, or the channel to the outside.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    Box(marshal.loads(bytes.fromhex(sys.argv[-1]))).serve()

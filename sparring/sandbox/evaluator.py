@@ -101,7 +101,8 @@ def serve():
             said = "= " + json.dumps(evaluate(json.loads(line)))
         except ArithmeticProblem as problem:
             said = "! " + json.dumps(str(problem))
-        print(said, flush=True)
+        sys.stdout.write(said + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -102,7 +102,10 @@ class Spawner:
         )  # fmt: skip
 
     def stop(self, started: Started) -> None:
-        """Kill a box, close the ways to it and remove all that belongs to it. Raises InfrastructureError when something would not go."""
+        """Kill a box, close the ways to it and remove all that belongs to it.
+
+        Raises InfrastructureError when something would not go.
+        """
         started.channel.close()
         os.close(started.errors)
         try:

@@ -47,8 +47,8 @@ class Spawner:
                     return
                 try:
                     answer = self.answer(json.loads(content), descriptors)
-                except Exception as error:
-                    answer = {"error": "%s: %s" % (type(error).__name__, error)}
+                except Exception as error:  # noqa: BLE001 (the owner is told, whatever it was)
+                    answer = {"error": f"{type(error).__name__}: {error}"}
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
@@ -139,14 +139,14 @@ class Spawner:
             step = "give up new privileges"
             if self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            step = "execute %s" % request["argv"][0]
+            step = "execute {}".format(request["argv"][0])
             for number in range(1, signal.NSIG):
                 # Numbers that the C library keeps for itself, and those that cannot be handled.
                 with contextlib.suppress(OSError, ValueError):
                     signal.signal(number, signal.SIG_DFL)
             os.execve(request["argv"][0], request["argv"], request["environment"])
-        except BaseException as error:
-            os.write(report, ("cannot %s: %s" % (step, error)).encode())
+        except BaseException as error:  # noqa: BLE001 (a forked child must never return into the loop of its parent)
+            os.write(report, (f"cannot {step}: {error}").encode())
         os._exit(1)
 
     def close(self, id, cleanup):

@@ -22,22 +22,22 @@ def literal(value, depth=0):
     if kind in LITERALS:
         return repr(value)
     if kind is dict:
-        return "{%s}" % ", ".join("%s: %s" % (literal(k, depth + 1), literal(v, depth + 1)) for k, v in value.items())
+        return "{{{}}}".format(", ".join(f"{literal(k, depth + 1)}: {literal(v, depth + 1)}" for k, v in value.items()))
     if kind in (list, tuple, set):
         inside = ", ".join(literal(item, depth + 1) for item in value)
         if kind is list:
-            return "[%s]" % inside
+            return f"[{inside}]"
         if kind is set:
-            return "{%s}" % inside if value else "set()"
-        return "(%s,)" % inside if value else "()"
-    raise TypeError("the result is a %s; return numbers, texts, lists, tuples, sets or dicts" % kind.__name__)
+            return f"{{{inside}}}" if value else "set()"
+        return f"({inside},)" if value else "()"
+    raise TypeError(f"the result is a {kind.__name__}; return numbers, texts, lists, tuples, sets or dicts")
 
 
 def answer(module, call):
     arguments, options = ast.literal_eval(call["arguments"])
     try:
         return {"value": literal(getattr(module, call["name"])(*arguments, **options))}
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
         return {"raised": type(error).__name__, "text": str(error)[:500]}
 
 
@@ -51,7 +51,7 @@ def main():
     try:
         exec(compile(json.loads(source.readline()), "solution.py", "exec"), module.__dict__)
         said = {"ready": True}
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
         sink.write(json.dumps({"raised": type(error).__name__, "text": str(error)[:500]}) + "\n")
         sink.flush()
         os._exit(1)
@@ -64,4 +64,5 @@ def main():
         said = answer(module, json.loads(line))
 
 
-main()
+if __name__ == "__main__":
+    main()

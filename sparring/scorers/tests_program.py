@@ -57,7 +57,7 @@ def stand_in(channel):
 
         return function
 
-    module.__getattr__ = attribute
+    vars(module)["__getattr__"] = attribute
     return module
 
 
@@ -73,13 +73,14 @@ def main():
         channel.say(begin=name)
         channel.hear()
         try:
-            test()
+            test()  # type: ignore[operator]
             said = {"passed": True, "text": ""}
-        except BaseException as error:
-            said = {"passed": False, "text": ("%s: %s" % (type(error).__name__, error))[:500]}
+        except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
+            said = {"passed": False, "text": (f"{type(error).__name__}: {error}")[:500]}
         channel.say(**said)
     channel.sink.flush()
     os._exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

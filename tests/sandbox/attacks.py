@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparring.environments.execution import graded
-from sparring.sandbox import ArithmeticProblem, Box, Limits, Sandbox, SqlDatabase, SqlError, calculate
+from sparring.sandbox import ArithmeticProblem, Limits, Sandbox, SqlDatabase, SqlError, calculate
 from sparring.scorers.unit_tests import run_tests
 
 LIMITS = Limits(seconds=20.0, memory_mib=192, disk_mib=32, shared_memory_mib=8, processes=32, files=500)
