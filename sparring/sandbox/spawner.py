@@ -95,13 +95,13 @@ class Spawner:
             return None, None
         os.makedirs(self.lock_folder, mode=0o700, exist_ok=True)
         for user in range(span[0], span[1] + 1):
-            lock = os.open("%s/%d" % (self.lock_folder, user), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            lock = os.open(f"{self.lock_folder}/{user}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return user, lock
             except BlockingIOError:
                 os.close(lock)
-        raise RuntimeError("all user ids from %d to %d are in use by other sandboxes" % tuple(span))
+        raise RuntimeError(f"all user ids from {span[0]} to {span[1]} are in use by other sandboxes")
 
     def become(self, request, descriptors, user, report):
         """The child: join the control groups, give up every right, and turn into the sandbox."""
@@ -132,7 +132,7 @@ class Spawner:
             os.umask(0o077)
             os.chdir("/")
             if user is not None:
-                step = "become user %d" % user
+                step = f"become user {user}"
                 os.setgroups([])
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
@@ -165,12 +165,12 @@ class Spawner:
         if lock is not None:
             os.close(lock)
         if status is None or left:
-            return {"error": "processes of a killed sandbox did not end in %d s" % KILL_SECONDS}
+            return {"error": f"processes of a killed sandbox did not end in {KILL_SECONDS:g} s"}
         return {"status": status}
 
     def children(self, pid):
         try:
-            with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
                 return [int(child) for child in file.read().split()]
         except OSError:
             return []

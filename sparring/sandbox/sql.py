@@ -89,11 +89,20 @@ class SqlDatabase:
 
         One statement only. Raises SqlError whose text tells a model what to change.
         """
+        rows, is_whole = self.rows(sql, parameters)
+        if not is_whole:
+            rows.append({"truncated": f"more rows than can be shown; {len(rows)} are above, narrow the query"})
+        return rows
+
+    def rows(
+        self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()
+    ) -> tuple[list[dict[str, Json]], bool]:
+        """Rows by column name, and whether they are all. Raises SqlError."""
         with self._lock:
             self._deadline = time.monotonic() + self.limits.seconds
             try:
                 cursor = self._connection.execute(sql, parameters)
-                return self._rows(cursor)
+                return self._fetched(cursor)
             except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, UnicodeError, MemoryError) as error:
                 raise SqlError(self._told(error)) from error
             finally:
@@ -149,7 +158,7 @@ class SqlDatabase:
         connection.set_authorizer(authorize)
         connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
 
-    def _rows(self, cursor: sqlite3.Cursor) -> list[dict[str, Json]]:
+    def _fetched(self, cursor: sqlite3.Cursor) -> tuple[list[dict[str, Json]], bool]:
         names = [column[0] for column in cursor.description or ()]
         if len(set(names)) != len(names):
             doubled = next(name for name in names if names.count(name) > 1)
@@ -159,11 +168,10 @@ class SqlDatabase:
         for row in cursor:
             left -= sum(len(cell) if isinstance(cell, str | bytes) else 8 for cell in row)
             if len(rows) == self.limits.rows or left < 0:
-                rows.append({"truncated": f"more rows than can be shown; {len(rows)} are above, narrow the query"})
-                break
+                cursor.close()
+                return rows, False
             rows.append(dict(zip(names, map(_as_json, row), strict=True)))
-        cursor.close()
-        return rows
+        return rows, True
 
     def _told(self, error: BaseException) -> str:
         text = str(error)
@@ -173,7 +181,7 @@ class SqlDatabase:
             return f"{text}: this database can be queried and not changed, and reaches no files"
         if "user-defined function" in text:
             return "printf takes a format such as '%.2f' whose values fit it, with widths below 1000"
-        if "too big" in text or "too long" in text or isinstance(error, MemoryError):
+        if "too big" in text or "too large" in text or isinstance(error, MemoryError):
             return f"{text}: a value may have {self.limits.value_kib} KiB, a query {self.limits.query_kib} KiB"
         return text
 

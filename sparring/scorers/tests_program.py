@@ -40,9 +40,10 @@ class Channel:
         said = self.hear()
         if "value" in said:
             return ast.literal_eval(said["value"])
-        known = getattr(builtins, str(said.get("raised")), None)
-        is_error = isinstance(known, type) and issubclass(known, Exception)
-        raise (known if is_error else CandidateError)(str(said.get("text")))
+        known = getattr(builtins, str(said.get("raised")), CandidateError)
+        if not (isinstance(known, type) and issubclass(known, Exception)):
+            known = CandidateError
+        raise known(str(said.get("text")))
 
 
 def stand_in(channel):
@@ -73,7 +74,7 @@ def main():
         channel.say(begin=name)
         channel.hear()
         try:
-            test()  # type: ignore[operator]
+            test()
             said = {"passed": True, "text": ""}
         except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
             said = {"passed": False, "text": (f"{type(error).__name__}: {error}")[:500]}

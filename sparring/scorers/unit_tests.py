@@ -186,7 +186,10 @@ class _Player:
         self._program = await self._stack.enter_async_context(self._box.start(command, seconds=self._seconds))
         await self._send(self._source)
         said = await self._hear()
-        return said if "raised" in said else None
+        if "raised" in said:
+            await self.stop()
+            return said
+        return None
 
     async def _send(self, content: Any) -> None:
         assert self._program is not None
