@@ -127,6 +127,7 @@ async def measure(sandbox: Sandbox, number: int) -> tuple[list[dict[str, Any]], 
     ]  # fmt: skip
     figures = {
         "cold start of a box with a program, median ms": median(starts),
+        "cold start beside the same program with nothing around it": median(starts) / median(plain),
         "a program in an open box, median ms": median(warm),
         "executions/s, 64 episodes of 10": rate,
         "failed executions": failed,

@@ -157,7 +157,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH,
         "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path),
     ]  # fmt: skip
-    return Launch(argv=argv, inherited=(bpf(platform.machine()), PASSWD, GROUP), drops_user=os.geteuid() == 0)
+    return Launch(argv=argv, inherited=(_filter(), PASSWD, GROUP), drops_user=os.geteuid() == 0)
 
 
 def _gvisor(id: str, setup: Setup) -> Launch:
@@ -313,6 +313,14 @@ def _is_open_to_all(path: Path) -> bool:
 def _knows_disable_userns(program: str) -> bool:
     """Versions before 0.8 do not; the filter of system calls refuses new user namespaces all the same."""
     return "--disable-userns" in subprocess.run([program, "--help"], capture_output=True, text=True, timeout=30).stdout
+
+
+@functools.cache
+def _filter() -> bytes:
+    try:
+        return bpf(platform.machine())
+    except KeyError as error:
+        raise OSError(f"its filter of system calls has no numbers for {error}") from error
 
 
 @functools.cache

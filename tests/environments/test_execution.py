@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +151,19 @@ def test_tools_are_described_as_any_others() -> None:
     names = [schema["function"]["name"] for schema in Desk.tool_schemas()]
     assert sorted(names) == ["query", "run_python"]
     assert issubclass(Desk, Environment)
+
+
+def test_the_example_of_the_documentation_plays() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text("utf-8")
+    found = re.search(r"## Execution\n.*?```python\n(.*?)```", page, flags=re.DOTALL)
+    assert found is not None
+    space: dict[str, Any] = {}
+    exec(found[1], space)
+    sales = [{"title": "Emma", "copies": 3}, {"title": "Ivanhoe", "copies": 4}]
+    task = Task(id="t", messages=TASK.messages, fields={"sales": sales})
+    messages = record_demonstration(space["Books"], task)
+    assert [message["content"] for message in messages if message["role"] == "tool"] == ['[{"total":7}]', "7"]
+    assert messages[-1]["content"] == "7"
 
 
 def test_a_grader_sees_artefacts_as_data_and_says_its_verdict() -> None:
