@@ -3,13 +3,14 @@
 from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute
 from sparring.environments.demonstrations import answer, record_demonstration, tool_call
+from sparring.environments.execution import ExecutionEnvironment, PythonTool, SqlTool, Verdict, graded
 from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment, replayed
 from sparring.environments.stateful import EpisodeClock, EpisodeState, StatefulEnvironment, normalized
 from sparring.environments.tools import Bounded, tool
 from sparring.environments.user_simulator import UserSimulator
 
 __all__ = [
-    "Bounded", "Environment", "EpisodeClock", "EpisodeState", "FixtureMiss", "Fixtures", "ReplayEnvironment",
-    "StatefulEnvironment", "ToolError", "ToolResult", "UserSimulator", "answer", "execute", "normalized", "opened",
-    "record_demonstration", "replayed", "tool", "tool_call",
+    "Bounded", "Environment", "EpisodeClock", "EpisodeState", "ExecutionEnvironment", "FixtureMiss", "Fixtures", "PythonTool",
+    "ReplayEnvironment", "SqlTool", "StatefulEnvironment", "ToolError", "ToolResult", "UserSimulator", "Verdict", "answer",
+    "execute", "graded", "normalized", "opened", "record_demonstration", "replayed", "tool", "tool_call",
 ]  # fmt: skip

@@ -1,0 +1,154 @@
+"""The sandbox: how fast boxes start and run programs, how late a deadline is, and what is left over.
+
+Programs are `print(1)` in the interpreter of the system; every figure goes through the public interface. `--backend`
+measures another one than the first that works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.report import report
+from sparring.sandbox import Limits, Sandbox, calculate, open_sandbox
+from sparring.sandbox.identity import PREFIX
+from sparring.sandbox.processes import spawner
+
+PROGRAM = ["python3", "-I", "-S", "-c", "print(1)"]
+TARGETS = {
+    "cold start of a box with a program, median ms": {"at_most": 60.0},
+    "executions/s, 64 episodes of 10": {"at_least": 20.0},
+    "failed executions": {"at_most": 0.0},
+    "left over: processes, control groups, folders, descriptors": {"at_most": 0.0},
+    "latest end after a deadline, s": {"at_most": 1.0},
+    "growth of this process's memory, MiB": {"at_most": 16.0},
+}
+
+
+async def timed(number: int, action: Callable[[], Awaitable[Any]]) -> list[float]:
+    """Milliseconds of each of several runs, after one that is not counted."""
+    await action()
+    times = []
+    for _ in range(number):
+        began = time.perf_counter()
+        await action()
+        times.append(1000 * (time.perf_counter() - began))
+    return times
+
+
+def bare(number: int) -> list[float]:
+    """The same program with nothing around it."""
+    times = []
+    for _ in range(number + 1):
+        began = time.perf_counter()
+        subprocess.run(["/usr/bin/python3", *PROGRAM[1:]], env={}, stdout=subprocess.DEVNULL, check=True)
+        times.append(1000 * (time.perf_counter() - began))
+    return times[1:]
+
+
+async def cold_starts(sandbox: Sandbox, number: int) -> list[float]:
+    """A new box and its first program; the removal of the box is no part of it."""
+    times = []
+    for _ in range(number + 1):
+        began = time.perf_counter()
+        async with sandbox.session() as box:
+            await box.run(PROGRAM)
+            times.append(1000 * (time.perf_counter() - began))
+    return times[1:]
+
+
+async def episodes(sandbox: Sandbox, number: int, num_executions: int) -> tuple[float, int]:
+    """All at once: executions a second with start and removal of every box, and how many did not print 1."""
+
+    async def episode() -> int:
+        async with sandbox.session({"a.txt": "1"}) as box:
+            runs = [await box.run(PROGRAM) for _ in range(num_executions)]
+        return sum(run.stdout != "1\n" for run in runs)
+
+    began = time.perf_counter()
+    failed = await asyncio.gather(*(episode() for _ in range(number)))
+    return number * num_executions / (time.perf_counter() - began), sum(failed)
+
+
+async def lateness(sandbox: Sandbox, number: int, deadline: float = 0.3) -> float:
+    """By how much the slowest of several endless programs outlives its deadline."""
+    late = []
+    async with sandbox.session() as box:
+        for _ in range(number):
+            began = time.perf_counter()
+            await box.run(["python3", "-I", "-S", "-c", "while True: pass"], seconds=deadline)
+            late.append(time.perf_counter() - began - deadline)
+    return max(late)
+
+
+def left_over() -> dict[str, int]:
+    """What boxes of this process have on the machine."""
+    mine = f"{PREFIX}{os.getpid()}-*"
+    spawner_id = spawner._process.pid if spawner._process else -1
+    children = Path(f"/proc/{spawner_id}/task/{spawner_id}/children")
+    return {
+        "processes": len(children.read_text().split()) if children.exists() else 0,
+        "groups": sum(len(list(where.folder.glob(mine))) for where in spawner.hierarchies),
+        "folders": len(list(Path(tempfile.gettempdir()).glob(mine))),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def memory_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def measure(sandbox: Sandbox, number: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    await cold_starts(sandbox, 2)
+    before, memory = left_over(), memory_mib()
+    starts = await cold_starts(sandbox, number)
+    async with sandbox.session() as box:
+        warm = await timed(number, lambda: box.run(PROGRAM))
+    plain = bare(number)
+    rate, failed = await episodes(sandbox, 64, 10)
+    late = await lateness(sandbox, 5)
+    after = left_over()
+    sums = await timed(200, lambda: calculate("2*(3+4)"))
+    rows = [
+        {"what": name, "median, ms": median(times), "p95, ms": quantiles(times, n=20)[-1], "runs": len(times)}
+        for name, times in (
+            ("a box and its first program", starts), ("a program in an open box", warm),
+            ("the same program, nothing around it", plain), ("an arithmetic expression", sums),
+        )
+    ]  # fmt: skip
+    figures = {
+        "cold start of a box with a program, median ms": median(starts),
+        "cold start beside the same program with nothing around it": median(starts) / median(plain),
+        "a program in an open box, median ms": median(warm),
+        "executions/s, 64 episodes of 10": rate,
+        "failed executions": failed,
+        "left over: processes, control groups, folders, descriptors": sum(max(0, after[name] - before[name]) for name in after),
+        "latest end after a deadline, s": late,
+        "growth of this process's memory, MiB": memory_mib() - memory,
+    }  # fmt: skip
+    return rows, figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--runs", type=int, default=40)
+    arguments = parser.parse_args()
+    sandbox = open_sandbox(backend=arguments.backend, limits=Limits(seconds=30.0))
+    print(f"{sandbox.backend.name}: {sandbox.enforcement}")
+    rows, figures = asyncio.run(measure(sandbox, arguments.runs))
+    return report("sandbox", rows, figures=figures, targets=TARGETS, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

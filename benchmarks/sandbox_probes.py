@@ -1,0 +1,142 @@
+"""Every hostile probe on every sandbox that works here, with its positive control; the table of docs/sandbox.md.
+
+`--episodes` is how many boxes look for what an earlier one left. Probes and attacks are those of `tests/sandbox`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import report
+from sparring.errors import UsageError
+from sparring.sandbox import Limits, Sandbox, open_sandbox
+from tests.sandbox.attacks import ATTACKS, LIMITS, come_through, succeed_outside
+from tests.sandbox.probes import PROGRAMS, Probe, inside_programs, outcomes, outside, scene
+
+KINDS = {
+    "X1": "read files, folders, names and secrets of the machine",
+    "X2": "reach other processes and the kernel's settings by /proc and /sys",
+    "X3": "system calls that a program of a sandbox does not need",
+    "X4": "signal, hold or slow down processes outside",
+    "X5": "users, groups, capabilities, inherited descriptors",
+    "X6": "write outside the scratch folder, make devices and links",
+    "X7": "network, Unix sockets, raw packets, hypervisor sockets",
+    "X8": "process and thread bombs, also beside a neighbour",
+    "X9": "memory, disk, shared memory, files, descriptors",
+    "X10": "programs that do not end, daemons, endless output",
+    "X11": "find what another episode left",
+    "X13": "tamper with the grading of unit tests",
+    "X14": "artefacts that are links, pipes, too many or too large",
+    "X15": "SQL that writes, reaches files or does not end",
+    "X16": "arithmetic that is a program or does not end",
+}
+BACKENDS = ("bubblewrap", "gvisor", "docker")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--lines", action="store_true", help="print every line and not only kinds")
+    arguments = parser.parse_args()
+    sandboxes = {name: found for name in BACKENDS if (found := working(name)) is not None}
+    began = time.perf_counter()
+    with scene() as host:
+        controls = {name for name, said in outside(host, PROGRAMS).items() if said == "through"}
+        through = {name: asyncio.run(programs_through(place, host)) for name, place in sandboxes.items()}
+    controls |= set(succeed_outside(ATTACKS))
+    seconds = {"controls": time.perf_counter() - began}
+    for name, place in sandboxes.items():
+        began = time.perf_counter()
+        through[name] |= set(asyncio.run(come_through(place, ATTACKS)))
+        seconds[name] = time.perf_counter() - began
+    first = next(iter(sandboxes.values()), None)
+    seen = asyncio.run(canaries_seen(first, arguments.episodes)) if first else 0
+    rows = table(controls, through, by_line=arguments.lines)
+    lines = [line for line in (*PROGRAMS, *ATTACKS) if line.name in controls]
+    figures = {
+        "probe lines that come through without a sandbox": float(len(lines)),
+        "lines without a positive control here": float(len(PROGRAMS) + len(ATTACKS) - len(lines)),
+        **{f"come through {name}": float(len(names)) for name, names in through.items()},
+        f"canaries seen in {arguments.episodes} episodes": float(seen),
+        **{f"seconds, {name}": value for name, value in seconds.items()},
+    }
+    targets = {
+        "probe lines that come through without a sandbox": {"at_least": 120.0},
+        **{f"come through {name}": {"at_most": 0.0} for name in through},
+        f"canaries seen in {arguments.episodes} episodes": {"at_most": 0.0},
+    }
+    return report("sandbox probes", rows, figures=figures, targets=targets, path=arguments.json)
+
+
+def working(backend: Any) -> Sandbox | None:
+    try:
+        return open_sandbox(backend=backend, limits=LIMITS)
+    except UsageError as error:
+        print(f"{backend} is not measured: {str(error).splitlines()[-1].strip()}")
+        return None
+
+
+async def programs_through(sandbox: Sandbox, host: dict[str, Any]) -> set[str]:
+    """Names of the programs that come through, but for those that reach only the kernel of the box's own."""
+    place = open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=120.0, processes=64))
+    async with place.session() as box:
+        program = inside_programs({probe.name: probe.code for probe in PROGRAMS}, host)
+        said = outcomes((await box.run(["python3", "-B", "-"], stdin=program)).stdout)
+
+    def is_breach(probe: Probe) -> bool:
+        return said[probe.name] == "through" and not (sandbox.backend.name == "gvisor" and probe.own_kernel)
+
+    return {probe.name for probe in PROGRAMS if is_breach(probe)}
+
+
+async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
+    """Each episode looks for the marks of those before it, and leaves its own: a file, shared memory, a process."""
+    code = (
+        "import glob, os, subprocess\n"
+        "places = ['canary', '/tmp/canary', '/dev/shm/canary']\n"
+        "print(sum(map(os.path.exists, places)) + len(glob.glob('/proc/[0-9]*')) - 2)\n"
+        "for place in places: open(place, 'w').close()\n"
+        "subprocess.Popen(['sleep', '99'])\n"
+    )
+    slots = asyncio.Semaphore(4)
+
+    async def episode() -> int:
+        async with slots, sandbox.session() as box:
+            run = await box.run(["python3", "-c", code])
+            return int(run.stdout)
+
+    return sum(await asyncio.gather(*(episode() for _ in range(num_episodes))))
+
+
+def table(controls: set[str], through: dict[str, set[str]], *, by_line: bool) -> list[dict[str, Any]]:
+    """A row for each kind, or for each line."""
+    lines = [line for line in (*PROGRAMS, *ATTACKS) if line.name in controls]
+    if by_line:
+        shown = {True: "THROUGH", False: "contained"}
+        return [
+            {
+                "id": line.id,
+                "attempt": line.name,
+                **{name: shown[line.name in names] for name, names in through.items()},
+            }
+            for line in lines
+        ]
+    rows = []
+    for id, kind in KINDS.items():
+        names = {line.name for line in lines if line.id == id}
+        held = {name: f"{len(names - through[name])} of {len(names)}" for name in through}
+        rows.append({"id": id, "attempt": kind, "lines": len(names), **held})
+    return rows
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("Some controls need root; lines whose control does not come through are not counted.")
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Score a query by what it returns: the same rows as the reference, on a database of their own each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from sparring.errors import DataError
+from sparring.protocols import Scorer
+from sparring.sandbox import SqlDatabase, SqlError
+from sparring.scorers.unit_tests import Candidate, fenced_code
+from sparring.types import Json, Task, Trajectory
+
+
+def sql_result(
+    database: Callable[[Task], SqlDatabase],
+    candidate: Candidate | None = None,
+    *,
+    reference: str = "query",
+    ordered: bool = False,
+) -> Scorer:
+    """1.0 when a query returns the rows of the reference query, else 0.0; how columns are called does not matter.
+
+    `database` makes a fresh database of a task, `candidate` finds the query, by default the one fenced block (`sql`) of the
+    last message, and `reference` names the task's field with the right one. Rows may come in any order unless `ordered`.
+    Raises DataError when the reference fails or its answer is cut at the limits.
+    """
+    find = candidate or fenced_code("sql")
+
+    async def sql_result_score(trajectory: Trajectory) -> float:
+        query = find(trajectory)
+        if query is None:
+            return 0.0
+        task = trajectory.task
+        try:
+            expected = await asyncio.to_thread(_rows, database(task), task.fields[reference])
+        except SqlError as error:
+            raise DataError(f"Task {task.id}: the reference query fails ({error}); correct it.") from error
+        if expected is None:
+            raise DataError(
+                f"Task {task.id}: the reference query returns more rows than the limits let through; raise them."
+            )
+        try:
+            given = await asyncio.to_thread(_rows, database(task), query)
+        except SqlError:
+            return 0.0
+        if given is None:
+            return 0.0
+        return float(given == expected if ordered else Counter(given) == Counter(expected))
+
+    return sql_result_score
+
+
+def _rows(database: SqlDatabase, query: str) -> list[tuple[Json, ...]] | None:
+    """Rows without their columns' names; None when there are more than can be compared."""
+    try:
+        rows, is_whole = database.rows(query)
+    finally:
+        database.close()
+    return [tuple(row.values()) for row in rows] if is_whole else None

@@ -1,0 +1,405 @@
+"""A box: what programs in it see and leave, what its limits do, and that nothing of it stays."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from sparring.errors import InfrastructureError, UsageError
+from sparring.sandbox import Box, Execution, Limits, Sandbox, open_sandbox
+from sparring.sandbox.backends import BUBBLEWRAP, Setup
+from sparring.sandbox.cgroups import make_group
+from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
+from sparring.sandbox.leftovers import remove_leftovers
+from sparring.sandbox.processes import Spawner, spawner
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    try:
+        return open_sandbox(limits=Limits(seconds=20.0))
+    except UsageError as error:
+        pytest.skip(f"no sandbox works on this machine: {error}")
+
+
+def python(box: Box, code: str, **options: float) -> "asyncio.Future[Execution]":
+    return asyncio.ensure_future(box.run(["python3", "-B", "-c", code], **options))
+
+
+def census() -> set[str]:
+    """What boxes of this process have on the machine: first processes, control groups, folders."""
+    mine = f"{PREFIX}{os.getpid()}-"
+    found = {str(path) for path in Path(tempfile.gettempdir()).glob(f"{mine}*")}
+    for where in spawner.hierarchies:
+        found |= {str(path) for path in where.folder.glob(f"{mine}*")}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"--die-with-parent" in command and _parent(folder) == _spawner_id():
+            found.add(folder.name)
+    return found
+
+
+def _parent(folder: Path) -> int:
+    return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _spawner_id() -> int | None:
+    return spawner._process.pid if spawner._process else None
+
+
+def test_files_last_for_the_session_and_processes_for_one_execution(sandbox: Sandbox) -> None:
+    async def played() -> list[str]:
+        async with sandbox.session({"data/in.txt": "seven"}) as box:
+            first = await python(box, "open('out', 'w').write(open('data/in.txt').read() * 2); x = 1")
+            second = await python(box, "import os; print(open('out').read(), sorted(os.listdir()))")
+            third = await python(box, "import os, subprocess; subprocess.Popen(['sleep', '99']); print('left one')")
+            fourth = await python(box, "import glob; print(len(glob.glob('/proc/[0-9]*')))")
+        async with sandbox.session() as box:
+            fifth = await python(box, "import os; print(os.listdir())")
+        assert first.is_success
+        return [run.stdout for run in (second, third, fourth, fifth)]
+
+    # In the third the sleeper was killed with its parent: the first process and the interpreter are all there is.
+    assert asyncio.run(played()) == ["sevenseven ['.tmp', 'data', 'out']\n", "left one\n", "2\n", "['.tmp']\n"]
+
+
+def test_an_execution_tells_what_was_written_and_how_it_ended(sandbox: Sandbox) -> None:
+    async def played() -> list[Execution]:
+        async with sandbox.session() as box:
+            return [
+                await box.run(["cat"], stdin="héllo"),
+                await python(box, "import sys; print('no', file=sys.stderr); sys.exit(3)"),
+                await python(box, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"),
+                await box.run(["no-such-program"]),
+                await python(box, "import sys; sys.stdout.buffer.write(b'\\xff')"),
+                await python(box, "while True: pass", seconds=0.3),
+                await python(box, "while True: print('x' * 1000)"),
+            ]
+
+    said, failed, crashed, missing, odd, slow, loud = asyncio.run(played())
+    assert (said.stdout, said.exit_code, said.ended, said.is_success) == ("héllo", 0, "exit", True)
+    assert (failed.exit_code, failed.stderr, failed.is_success) == (3, "no\n", False)
+    assert (crashed.exit_code, crashed.ended) == (-signal.SIGSEGV, "exit")
+    assert (missing.exit_code, missing.stderr) == (127, "no-such-program: No such file or directory\n")
+    assert odd.stdout == "\ufffd"
+    assert (slow.ended, slow.exit_code, slow.scratch_lost) == ("deadline", None, False)
+    assert (loud.ended, len(loud.stdout)) == ("output", sandbox.limits.output_kib * 1024)
+
+
+def test_input_larger_than_any_pipe_arrives_whole(sandbox: Sandbox) -> None:
+    async def played() -> str:
+        async with sandbox.session() as box:
+            return (await box.run(["wc", "-c"], stdin=b"x" * 3_000_000)).stdout
+
+    assert asyncio.run(played()) == "3000000\n"
+
+
+def test_a_program_can_be_talked_to(sandbox: Sandbox) -> None:
+    async def played() -> tuple[list[bytes | None], Execution]:
+        async with sandbox.session() as box, box.start(["cat"]) as program:
+            heard = []
+            for word in (b"one\n", b"two\n"):
+                await program.write(word)
+                heard.append(await program.read_line())
+            await program.end_input()
+            return [*heard, await program.read_line()], await program.wait()
+
+    heard, run = asyncio.run(played())
+    assert heard == [b"one", b"two", None]
+    assert (run.ended, run.exit_code) == ("exit", 0)
+
+
+def test_a_box_that_is_killed_for_its_files_begins_anew_and_says_so(sandbox: Sandbox) -> None:
+    async def played() -> tuple[Execution, Execution]:
+        place = open_sandbox(limits=Limits(files=100))
+        async with place.session({"first": "1"}) as box:
+            many = await python(box, "import time\nfor n in range(9999): open(f'f{n}', 'w').close()\ntime.sleep(9)")
+            return many, await python(box, "import os; print(sorted(os.listdir()))")
+
+    many, after = asyncio.run(played())
+    assert (many.ended, many.scratch_lost) == ("files", True)
+    assert after.stdout == "['.tmp', 'first']\n"
+
+
+def test_memory_of_all_processes_together_has_a_limit(sandbox: Sandbox) -> None:
+    if "memory by control group" not in sandbox.enforcement:
+        pytest.skip(f"memory is limited by process here: {sandbox.enforcement}")
+    code = (
+        "import os, time\nfor n in range(4):\n    if os.fork() == 0:\n        a = bytearray(60 << 20)\n"
+        "        a[::4096] = b'x' * len(a[::4096])\n        time.sleep(9)\n        os._exit(0)\n"
+        "print([os.waitpid(-1, 0)[1] for _ in range(1)])"
+    )
+
+    async def played() -> Execution:
+        # 64 MiB of each process are allowed, 64 + 8 + 1 + 24 of all: two children fit, four do not.
+        place = open_sandbox(limits=Limits(memory_mib=80, disk_mib=8, shared_memory_mib=1))
+        async with place.session() as box:
+            return await python(box, code, seconds=15)
+
+    run = asyncio.run(played())
+    # The kernel killed a child (status 9), or with it the one that waits.
+    assert run.stdout == "[9]\n" or run.ended == "memory"
+
+
+def test_what_is_collected_is_regular_files_that_were_asked_for(sandbox: Sandbox) -> None:
+    async def played() -> tuple[dict[str, bytes], dict[str, str], dict[str, bytes]]:
+        async with sandbox.session({"a/b.txt": b"\x00\x01"}) as box:
+            await python(
+                box, "import os; os.symlink('/etc/passwd', 'link'); os.mkdir('d'); open('big', 'w').write('x' * 99)"
+            )
+            some = await box.collect(["a/b.txt", "link", "d", "none", "big"], max_bytes=50)
+            every = await box.collect()
+            return dict(some.files), dict(some.refused), dict(every.files)
+
+    files, refused, every = asyncio.run(played())
+    assert files == {"a/b.txt": b"\x00\x01"}
+    assert refused == {
+        "link": "is a link", "d": "is not a regular file", "none": "No such file or directory",
+        "big": "is larger than what may be collected",
+    }  # fmt: skip
+    assert sorted(every) == ["a/b.txt", "big"]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../b", "", "a//b", "a\0b", "./a", "x" * 600])
+def test_names_that_lead_elsewhere_are_refused(sandbox: Sandbox, name: str) -> None:
+    async def collect() -> None:
+        async with sandbox.session() as box:
+            await box.collect([name])
+
+    with pytest.raises(UsageError, match="no plain relative path"):
+        asyncio.run(collect())
+    with pytest.raises(UsageError, match="no plain relative path"):
+        Box(sandbox, {name: "x"})
+
+
+def test_files_that_do_not_fit_are_an_error_with_the_limit(sandbox: Sandbox) -> None:
+    async def played() -> None:
+        async with open_sandbox(limits=Limits(disk_mib=1)).session({"big": bytes(2 << 20)}):
+            pass
+
+    with pytest.raises(UsageError, match="takes 1 MiB"):
+        asyncio.run(played())
+
+
+def test_boxes_run_at_once_each_as_a_user_of_its_own(sandbox: Sandbox) -> None:
+    async def one(number: int) -> tuple[str, int]:
+        async with sandbox.session({"n": str(number)}) as box:
+            run = await python(box, "import time; time.sleep(0.3); print(open('n').read())")
+            assert box._started is not None
+            return run.stdout, os.stat(f"/proc/{box._started.id}").st_uid
+
+    async def played() -> list[tuple[str, int]]:
+        return await asyncio.gather(*(one(number) for number in range(8)))
+
+    said = asyncio.run(played())
+    assert [text for text, _ in said] == [f"{number}\n" for number in range(8)]
+    if sandbox.backend is BUBBLEWRAP and os.geteuid() == 0:
+        users = [user for _, user in said]
+        assert len(set(users)) == 8
+        assert all(60578 <= user <= 61183 for user in users)
+
+
+def test_nothing_is_left_however_a_session_is_cut_short(sandbox: Sandbox) -> None:
+    async def session() -> None:
+        async with sandbox.session({"a": "1"}) as box:
+            await python(box, "print(1)")
+            await box.collect()
+
+    async def cut(after: int) -> None:
+        """Cancel after so many turns of the loop, which end at other places of the session each time."""
+        task = asyncio.create_task(session())
+        for _ in range(after):
+            await asyncio.sleep(0.004)
+            if task.done():
+                break
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def played() -> int:
+        async with sandbox.session():
+            while_open = len(census())
+        for after in range(20):
+            await cut(after)
+        return while_open
+
+    before = census()
+    open_files = len(os.listdir("/proc/self/fd"))
+    while_open = asyncio.run(played())
+    assert census() == before
+    assert len(os.listdir("/proc/self/fd")) <= open_files + 1
+    if spawner.hierarchies:
+        assert while_open > len(before)
+
+
+def test_an_episode_that_fails_leaves_nothing(sandbox: Sandbox) -> None:
+    async def played() -> None:
+        async with sandbox.session() as box:
+            await python(box, "print(1)")
+            raise ValueError("the episode")
+
+    before = census()
+    with pytest.raises(ValueError, match="the episode"):
+        asyncio.run(played())
+    assert census() == before
+
+
+def test_a_box_that_dies_by_itself_is_an_infrastructure_failure_and_no_result(sandbox: Sandbox) -> None:
+    async def played() -> None:
+        async with sandbox.session() as box:
+            running = python(box, "import time; time.sleep(30)")
+            await asyncio.sleep(0.3)
+            assert box._started is not None
+            os.kill(box._started.id, signal.SIGKILL)
+            await running
+
+    with pytest.raises(InfrastructureError, match="ended by itself"):
+        asyncio.run(played())
+
+
+def test_a_back_end_that_vanished_is_an_infrastructure_failure(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def played() -> None:
+        async with sandbox.session() as box:
+            await python(box, "print(1)")
+
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InfrastructureError, match="is not installed"):
+        asyncio.run(played())
+
+
+def test_a_spawner_that_was_killed_is_one_failure_and_then_replaced(sandbox: Sandbox) -> None:
+    own = Spawner()
+    setup = Setup(limits=Limits(), python=sandbox.setup.python)
+    started = own.start(sandbox.backend, setup)
+    assert own._process is not None
+    own._process.kill()
+    with pytest.raises(InfrastructureError, match="has ended"):
+        own.stop(started)
+    again = own.start(sandbox.backend, setup)
+    own.stop(again)
+    own.close()
+
+
+_OWNER = """
+import asyncio
+from sparring.sandbox import open_sandbox
+async def main():
+    async with open_sandbox().session() as box:
+        print(box._started.id, flush=True)
+        await box.run(["sleep", "77"], seconds=60)
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_is_killed_takes_its_boxes_along_and_the_next_one_tidies_up(sandbox: Sandbox) -> None:
+    with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        box = int(owner.stdout.readline())
+        owner.kill()
+    until = time.monotonic() + 15
+    while Path(f"/proc/{box}").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{box}").exists()
+    remove_leftovers(spawner.hierarchies)
+    for where in spawner.hierarchies:
+        assert [path.name for path in where.folder.glob(f"{PREFIX}{owner.pid}-*")] == []
+
+
+def test_names_tell_whether_their_maker_is_alive() -> None:
+    mine = new_name()
+    assert not is_abandoned(mine)
+    # The same process number, started at another time: somebody else's.
+    pid, start = mine.split("-")[1:3]
+    assert is_abandoned(f"{PREFIX}{pid}-{int(start) + 1}-0")
+    assert not is_abandoned("sparring-error-x")
+    assert not is_abandoned("other")
+
+
+def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(sandbox: Sandbox) -> None:
+    folder = Path(tempfile.gettempdir())
+    dead, alive = folder / f"{PREFIX}{os.getpid()}-1-0-x", folder / f"{new_name()}-x"
+    dead.mkdir()
+    alive.mkdir()
+    try:
+        assert remove_leftovers(spawner.hierarchies) >= 1
+        assert (dead.exists(), alive.exists()) == (False, True)
+    finally:
+        alive.rmdir()
+
+
+def test_control_groups_that_cannot_be_made_leave_none(tmp_path: Path) -> None:
+    for where in spawner.hierarchies[:1]:
+        before = set(where.folder.iterdir())
+        with pytest.raises(OSError):
+            make_group(spawner.hierarchies, memory_bytes=1 << 30, processes=-5)
+        assert set(where.folder.iterdir()) == before
+
+
+def test_back_ends_are_never_replaced_by_weaker_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="allow_unsafe"):
+        open_sandbox(backend="unsafe-local")
+    with pytest.raises(UsageError, match=re.escape("there are auto, bubblewrap, gvisor, docker, unsafe-local")):
+        open_sandbox(backend="firejail")  # type: ignore[arg-type]
+    from sparring.sandbox import sandbox as module
+
+    monkeypatch.setattr(module, "_problem_with", lambda name, setup: f"{name} is broken.")
+    with pytest.raises(UsageError) as told:
+        open_sandbox()
+    assert all(f"{name} is broken" in str(told.value) for name in ("bubblewrap", "gvisor", "docker"))
+    assert "apt-get install bubblewrap" in str(told.value)
+    assert "user.max_user_namespaces" in str(told.value)
+
+
+def test_unsafe_local_says_so_in_everything_it_returns() -> None:
+    async def played() -> Execution:
+        async with place.session({"a": "1"}) as box:
+            return await box.run([sys.executable, "-c", "print(open('a').read())"])
+
+    place = open_sandbox(backend="unsafe-local", allow_unsafe=True)
+    run = asyncio.run(played())
+    assert (run.stdout, run.backend) == ("1\n", "unsafe-local")
+    assert not place.is_isolated
+    assert place.enforcement.startswith("none")
+
+
+def test_folders_and_interpreters_that_cannot_be_shown_inside_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="read_only"):
+        open_sandbox(read_only=["relative"])
+    hidden = tmp_path / "python"
+    hidden.write_text("")
+    hidden.chmod(0o700)
+    with pytest.raises(UsageError, match="every user of this machine may read"):
+        open_sandbox(python=str(hidden))
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(UsageError, match="processes is 0"):
+        Limits(processes=0)
+    with pytest.raises(UsageError, match="memory_mib is 8"):
+        Limits(memory_mib=8)
+
+
+def test_more_folders_can_be_read_inside_and_not_written(sandbox: Sandbox) -> None:
+    with tempfile.TemporaryDirectory(dir="/opt" if os.access("/opt", os.W_OK) else None) as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "shared.txt").write_text("seen")
+        code = f"import os\nprint(open({folder!r} + '/shared.txt').read(), os.access({folder!r}, os.W_OK))"
+
+        async def played() -> str:
+            async with open_sandbox(read_only=[folder]).session() as box:
+                return (await python(box, code)).stdout
+
+        assert asyncio.run(played()) == "seen False\n"
