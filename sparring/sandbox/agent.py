@@ -38,7 +38,7 @@ def hide():
         import _ctypes
 
         # What `ctypes` is made of, without the milliseconds that the rest of it takes.
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType] (None: this process)
         failed = _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
     except (ImportError, AttributeError):
         import ctypes
