@@ -10,7 +10,7 @@ conversation = record_demonstration(domain.desk, tasks[0])
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparring.environments.suites.sop import aircraft_inspection
+from sparring.environments.suites.sop import aircraft_inspection, content_flagging, email_intent, know_your_business
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -26,7 +26,10 @@ from sparring.environments.suites.sop.domain import (
 from sparring.environments.suites.sop.entities import SPLITS, Draw, Pool, Split, codes
 
 DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
-    {module.DOMAIN.name: module.DOMAIN for module in (aircraft_inspection,)}
+    {
+        module.DOMAIN.name: module.DOMAIN
+        for module in (aircraft_inspection, content_flagging, email_intent, know_your_business)
+    }
 )
 
 __all__ = [
