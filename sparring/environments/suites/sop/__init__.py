@@ -10,7 +10,7 @@ conversation = record_demonstration(domain.desk, tasks[0])
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparring.environments.suites.sop import aircraft_inspection
+from sparring.environments.suites.sop import aircraft_inspection, customer_service, order_fulfilment
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -26,7 +26,7 @@ from sparring.environments.suites.sop.domain import (
 from sparring.environments.suites.sop.entities import SPLITS, Draw, Pool, Split, codes
 
 DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
-    {module.DOMAIN.name: module.DOMAIN for module in (aircraft_inspection,)}
+    {module.DOMAIN.name: module.DOMAIN for module in (aircraft_inspection, customer_service, order_fulfilment)}
 )
 
 __all__ = [
