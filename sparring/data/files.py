@@ -11,6 +11,7 @@ import csv
 import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +29,23 @@ def read_tasks(path: Path) -> list[Task]:
     Raises DataError naming file and row when the file is missing, unreadable, empty, or a row cannot be a task;
     ServiceError when it is parquet and pyarrow is not installed.
     """
+    with _readable(path):
+        tasks = list(_tasks(path, _rows(path)))
+    if not tasks:
+        raise DataError(f"{path} holds no rows, so there is nothing to play; give a file with one task a row.")
+    return tasks
+
+
+def read_rows(path: Path) -> list[tuple[str, Row]]:
+    """The rows of a file of the same kinds, in its order, each with the place that an error names.
+
+    Raises DataError and ServiceError as `read_tasks` does.
+    """
+    with _readable(path):
+        return list(_rows(path))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     readers = {".parquet": _parquet, ".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".csv": _csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -37,15 +55,18 @@ def read_tasks(path: Path) -> list[Task]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}; give a dataset file, its path relative to the recipe or absolute.")
+    return reader(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Tell by a DataError that the file cannot be read as text, or not at all."""
     try:
-        tasks = list(_tasks(path, reader(path)))
+        yield
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8.") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}; check the path and its permissions.") from error
-    if not tasks:
-        raise DataError(f"{path} holds no rows, so there is nothing to play; give a file with one task a row.")
-    return tasks
 
 
 def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
@@ -173,7 +194,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _object(value: Any, path: Path, place: str) -> Row:
     if not isinstance(value, dict):
-        raise DataError(f"{path}, {place}: {_short(value)} is no JSON object; give one with a `prompt`.")
+        raise DataError(f"{path}, {place}: {_short(value)} is no JSON object; every row must be one.")
     return value
 
 

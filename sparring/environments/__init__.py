@@ -1,12 +1,15 @@
-"""Environments: the base class, tools from typed methods, and scripted demonstrations."""
+"""Environments: the base class, tools from typed methods, three patterns, and scripted demonstrations."""
 
 from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute
 from sparring.environments.demonstrations import answer, record_demonstration, tool_call
-from sparring.environments.tools import tool
+from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment, replayed
+from sparring.environments.stateful import EpisodeClock, EpisodeState, StatefulEnvironment, normalized
+from sparring.environments.tools import Bounded, tool
 from sparring.environments.user_simulator import UserSimulator
 
 __all__ = [
-    "Environment", "ToolError", "ToolResult", "UserSimulator", "answer", "execute", "opened", "record_demonstration", "tool",
-    "tool_call",
+    "Bounded", "Environment", "EpisodeClock", "EpisodeState", "FixtureMiss", "Fixtures", "ReplayEnvironment",
+    "StatefulEnvironment", "ToolError", "ToolResult", "UserSimulator", "answer", "execute", "normalized", "opened",
+    "record_demonstration", "replayed", "tool", "tool_call",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import NoReturn
 
 from sparring.environments.base import Environment
+from sparring.environments.replay import FixtureMiss
 from sparring.environments.tools import tools_of
 from sparring.errors import InfrastructureError
 from sparring.plugins import call
@@ -22,6 +23,8 @@ class ToolError(StrEnum):
     BAD_JSON = "bad_json"
     WRONG_TYPE = "wrong_type"
     TOOL_RAISED = "tool_raised"
+    FIXTURE_MISS = "fixture_miss"
+    """A replayed tool was called with arguments that were not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
         content = _as_text(await call(getattr(environment, name), **parsed))
     except InfrastructureError:
         raise
+    except FixtureMiss as miss:
+        return _refused(name, parsed, ToolError.FIXTURE_MISS, str(miss))
     except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)
         return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {error}")
     return ToolResult(content=content, error=None, transition=_transition(name, parsed, content, None))

@@ -9,7 +9,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sparring.errors import UsageError
 from sparring.types import Json, ToolSchema
@@ -18,7 +18,58 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 _MARK = "_sparring_tool"
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_SUPPORTED = "str, int, float, bool, Literal, list[...], dict[str, ...], or one of these with `| None`"
+_SUPPORTED = (
+    "str, int, float, bool, Literal, list[...], dict[str, ...], one of these with `| None`, "
+    "or Annotated[..., Bounded(...)]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """Bounds of an argument, inclusive: `Annotated[int, Bounded(ge=0, le=100)]`.
+
+    `ge` and `le` are of numbers, `max_items` of lists, `max_length` of texts in characters. Raises UsageError when no value
+    can be within.
+    """
+
+    ge: float | None = None
+    le: float | None = None
+    max_items: int | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ge is not None and self.le is not None and self.ge > self.le:
+            raise UsageError(f"{self}: nothing is at least {self.ge} and at most {self.le}; change one of them.")
+        if any(most is not None and most < 0 for most in (self.max_items, self.max_length)):
+            raise UsageError(f"{self}: nothing has fewer than 0 items or characters; give 0 or more.")
+
+    @property
+    def schema(self) -> dict[str, Json]:
+        """The keywords of JSON Schema."""
+        keywords = {"minimum": self.ge, "maximum": self.le, "maxItems": self.max_items, "maxLength": self.max_length}
+        return {keyword: bound for keyword, bound in keywords.items() if bound is not None}
+
+    @property
+    def described(self) -> str:
+        """In words, to follow those of the type."""
+        words = {"at least {}": self.ge, "at most {}": self.le}
+        words |= {"at most {} items": self.max_items, "at most {} characters": self.max_length}
+        return " and ".join(text.format(bound) for text, bound in words.items() if bound is not None)
+
+    def applies_to(self, kinds: frozenset[str]) -> bool:
+        """Whether each bound is of one of these types of JSON Schema."""
+        is_number = self.ge is not None or self.le is not None
+        needed = [(is_number, {"integer", "number"}), (self.max_items is not None, {"array"})]
+        needed.append((self.max_length is not None, {"string"}))
+        return all(kinds & types for is_set, types in needed if is_set)
+
+    def holds(self, value: Json) -> bool:
+        """Whether a value of the right type is within; as in JSON Schema a bound says nothing of other types."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return (self.ge is None or value >= self.ge) and (self.le is None or value <= self.le)
+        if isinstance(value, list):
+            return self.max_items is None or len(value) <= self.max_items
+        return not isinstance(value, str) or self.max_length is None or len(value) <= self.max_length
 
 
 def tool(method: Method) -> Method:
@@ -72,7 +123,7 @@ def tools_of(environment_class: type) -> Mapping[str, Tool]:
 def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -> Tool:
     where = f"Tool {environment_class.__name__}.{name}"
     try:
-        hints = get_type_hints(method)
+        hints = get_type_hints(method, include_extras=True)
     except NameError as error:
         raise UsageError(
             f"{where}: a type hint cannot be resolved ({error}); import the name in its module."
@@ -113,7 +164,10 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
 
 def _property(parameter: inspect.Parameter, hint: Any, place: str) -> dict[str, Json]:
     """Schema of one parameter, its default included."""
-    schema = _schema(hint)
+    try:
+        schema = _schema(hint)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
     if schema is None:
         raise UsageError(f"{place}: the type {hint!r} has no JSON schema here; use {_SUPPORTED}.")
     if parameter.default is not parameter.empty:
@@ -124,12 +178,15 @@ def _property(parameter: inspect.Parameter, hint: Any, place: str) -> dict[str, 
 
 
 def _schema(hint: Any) -> dict[str, Json] | None:
-    """The JSON schema of a type hint; None when it has none."""
+    """The JSON schema of a type hint; None when it has none. Raises UsageError for bounds that the type does not have."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     if hint is type(None):
         return {"type": "null"}
     origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin is Annotated:
+        schema = _schema(arguments[0])
+        return schema and schema | _bounds_schema(schema, hint)
     if origin is Literal:
         return {"enum": list(arguments)} if all(_is_json_scalar(choice) for choice in arguments) else None
     if origin in (Union, types.UnionType):
@@ -144,8 +201,26 @@ def _schema(hint: Any) -> dict[str, Json] | None:
     return None
 
 
+def _bounds_schema(schema: Mapping[str, Json], hint: Any) -> dict[str, Json]:
+    """What the bounds of an annotated hint add to its schema."""
+    kinds = frozenset(one.get("type") for one in schema.get("anyOf", [schema]))
+    keywords: dict[str, Json] = {}
+    for bounds in _bounds(hint):
+        if not bounds.applies_to(kinds):
+            raise UsageError(
+                f"{bounds} does not fit {_described(get_args(hint)[0])}; `ge` and `le` are of numbers, `max_items` of lists, "
+                "`max_length` of texts."
+            )
+        keywords |= bounds.schema
+    return keywords
+
+
+def _bounds(hint: Any) -> list[Bounded]:
+    return [extra for extra in hint.__metadata__ if isinstance(extra, Bounded)]
+
+
 def fits(value: Json, hint: Any) -> bool:
-    """Whether a JSON value has the hinted type. A bool is no int; an int is a float, as in JSON."""
+    """Whether a JSON value has the hinted type and is within its bounds. A bool is no int; an int is a float, as in JSON."""
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -153,6 +228,8 @@ def fits(value: Json, hint: Any) -> bool:
     if hint in (str, bool, type(None)):
         return isinstance(value, hint)
     origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin is Annotated:
+        return fits(value, arguments[0]) and all(bounds.holds(value) for bounds in _bounds(hint))
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in arguments)
     if origin in (Union, types.UnionType):
@@ -165,10 +242,12 @@ def fits(value: Json, hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """A type in the words of JSON: `integer`, `one of "a", "b"`, `array of string`."""
+    """A type in the words of JSON: `integer`, `one of "a", "b"`, `array of string, at most 3 items`."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if hint in _SCALARS:
         return _SCALARS[hint]
+    if origin is Annotated:
+        return ", ".join([_described(arguments[0]), *(bounds.described for bounds in _bounds(hint))])
     if origin is Literal:
         return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
     if origin in (Union, types.UnionType):

@@ -77,7 +77,7 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
     [
         ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "an', r"line 2: the last line is not whole.*remove that line"),
         ("a.jsonl", '{"prompt": "a"\n{"prompt": "b"}\n', r"line 1: not JSON.*one JSON object a line"),
-        ("a.jsonl", '\n["a"]\n', r"line 2: \['a'\] is no JSON object; give one"),
+        ("a.jsonl", '\n["a"]\n', r"line 2: \['a'\] is no JSON object; every row must be one"),
         ("a.jsonl", "{}\n", r"line 1: the row is empty; give it a `prompt`"),
         ("a.jsonl", '{"prompt": "a", "id": 1}\n', r"line 1: id = 1 is not a text; give every task a text"),
         (

@@ -1,13 +1,13 @@
 """Schemas from typed methods, and the strictness of arguments."""
 
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.environments.base import Environment
-from sparring.environments.tools import fits, tool, tools_of
+from sparring.environments.tools import Bounded, fits, tool, tools_of
 from sparring.errors import UsageError
 
 
@@ -179,3 +179,88 @@ def test_a_value_built_for_a_hint_fits_it_and_not_a_list_of_it(pair: tuple[Any, 
     hint, value = pair
     assert fits(value, hint)
     assert not fits([value], hint) or hint is list
+
+
+class Stock(Environment):
+    @tool
+    def order(
+        self,
+        num: Annotated[int, Bounded(ge=1, le=99)],
+        price: Annotated[float, Bounded(ge=0)] = 1.5,
+        labels: Annotated[list[Annotated[str, Bounded(max_length=4)]], Bounded(max_items=2)] | None = None,
+    ) -> str:
+        """Order."""
+        return ""
+
+
+def test_bounds_go_into_the_schema() -> None:
+    assert Stock.tool_schemas()[0]["function"]["parameters"]["properties"] == {
+        "num": {"type": "integer", "minimum": 1, "maximum": 99},
+        "price": {"type": "number", "minimum": 0, "default": 1.5},
+        "labels": {
+            "anyOf": [{"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 2}, {"type": "null"}],
+            "default": None,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"num": 1}, None),
+        ({"num": 99, "price": 0, "labels": ["abcd", ""]}, None),
+        ({"num": 0}, "order: argument 'num' must be integer, at least 1 and at most 99, got 0"),
+        ({"num": 100}, "order: argument 'num' must be integer, at least 1 and at most 99, got 100"),
+        ({"num": 1, "price": -0.5}, "order: argument 'price' must be number, at least 0, got -0.5"),
+        ({"num": True}, "order: argument 'num' must be integer, at least 1 and at most 99, got true"),
+        (
+            {"num": 1, "labels": ["a", "b", "c"]},
+            "order: argument 'labels' must be array of string, at most 4 characters, at most 2 items or null, "
+            'got ["a", "b", "c"]',
+        ),
+        (
+            {"num": 1, "labels": ["abcde"]},
+            "order: argument 'labels' must be array of string, at most 4 characters, at most 2 items or null, "
+            'got ["abcde"]',
+        ),
+    ],
+)
+def test_bounds_are_checked_strictly(arguments: dict[str, Any], problem: str | None) -> None:
+    assert tools_of(Stock)["order"].problem_with(arguments) == problem
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (Annotated[str, Bounded(ge=0)], "does not fit string"),
+        (Annotated[int, Bounded(max_items=3)], "does not fit integer"),
+        (Annotated[list[int] | None, Bounded(max_length=3)], "does not fit array of integer or null"),
+        (Annotated[Literal["a"], Bounded(max_length=3)], 'does not fit one of "a"'),
+    ],
+)
+def test_bounds_that_a_type_does_not_have_are_refused(hint: Any, words: str) -> None:
+    class Odd(Environment):
+        def act(self, value):
+            pass
+
+    Odd.act.__annotations__["value"] = hint
+    tool(Odd.act)
+    with pytest.raises(UsageError, match=f"Tool Odd.act, parameter 'value': .*{words}"):
+        Odd.tool_schemas()
+
+
+def test_bounds_that_nothing_can_meet_are_refused() -> None:
+    with pytest.raises(UsageError, match="nothing is at least 2 and at most 1"):
+        Bounded(ge=2, le=1)
+    with pytest.raises(UsageError, match="fewer than 0"):
+        Bounded(max_items=-1)
+
+
+def test_a_default_out_of_bounds_is_refused() -> None:
+    class Odd(Environment):
+        @tool
+        def act(self, num: Annotated[int, Bounded(ge=1)] = 0) -> None:
+            pass
+
+    with pytest.raises(UsageError, match="the default 0 is not integer, at least 1"):
+        Odd.tool_schemas()

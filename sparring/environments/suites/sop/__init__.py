@@ -10,7 +10,14 @@ conversation = record_demonstration(domain.desk, tasks[0])
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparring.environments.suites.sop import aircraft_inspection, content_flagging, email_intent, know_your_business
+from sparring.environments.suites.sop import (
+    aircraft_inspection,
+    content_flagging,
+    customer_service,
+    email_intent,
+    know_your_business,
+    order_fulfilment,
+)
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -28,7 +35,14 @@ from sparring.environments.suites.sop.entities import SPLITS, Draw, Pool, Split,
 DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
     {
         module.DOMAIN.name: module.DOMAIN
-        for module in (aircraft_inspection, content_flagging, email_intent, know_your_business)
+        for module in (
+            aircraft_inspection,
+            content_flagging,
+            customer_service,
+            email_intent,
+            know_your_business,
+            order_fulfilment,
+        )
     }
 )
 

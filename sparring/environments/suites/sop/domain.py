@@ -8,8 +8,10 @@ request and what the tools say, like a policy. That both agree shows that a task
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
+import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final
 from sparring.environments.base import Environment, opened, reset
 from sparring.environments.calls import execute
 from sparring.environments.demonstrations import answer
+from sparring.environments.stateful import StatefulEnvironment
 from sparring.environments.suites.sop.entities import Draw, Split
 from sparring.environments.tools import tool, tools_of
 from sparring.errors import DataError, UsageError
@@ -132,6 +135,29 @@ class ReplayDesk(SopDesk):
         if key not in self._records:
             raise LookupError(f"not found: {json.dumps(arguments)}")
         return self._records[key]
+
+
+class StatefulDesk(StatefulEnvironment, SopDesk):
+    """A desk whose tools change things."""
+
+    def slip(self, action: str, *facts: Json) -> str:
+        """The number of a booking. It follows from the task and from what is booked, so that only who books the right
+        thing can quote it."""
+        return slip(self._salt, action, *facts)
+
+    def prepare(self, task: Task) -> None:
+        self._salt = task.fields["world"]["salt"]
+        self.open(task.fields["world"], self.state.database)
+
+    def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
+        """Fill the episode's database."""
+        raise NotImplementedError
+
+
+def slip(salt: str, action: str, *facts: Json) -> str:
+    """A number for a booking that nobody can guess, the same for the same booking."""
+    digest = hashlib.blake2b(json.dumps([salt, action, *facts]).encode(), digest_size=4).digest()
+    return f"B{int.from_bytes(digest, 'big') % 900 + 100}"
 
 
 async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset()) -> list[Message]:

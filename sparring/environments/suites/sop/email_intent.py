@@ -81,9 +81,9 @@ class Desk(ReplayDesk):
         return self.recorded("mail", id=id)
 
     @tool
-    def order(self, id: str) -> Json:
+    def order(self, order: str) -> Json:
         """state of an order"""
-        return self.recorded("order", id=id)
+        return self.recorded("order", order=order)
 
     @tool
     def parcel(self, order: str) -> Json:
@@ -134,7 +134,7 @@ class Desk(ReplayDesk):
         intent = _intent_of(text)
         state = None
         if "state" not in skipped:
-            state = (yield tool_call("order", id=thread["order"]))["state"]
+            state = (yield tool_call("order", order=thread["order"]))["state"]
             if state is None and "missing" not in skipped:
                 state = (yield tool_call("parcel", order=thread["order"]))["state"]
         options = yield tool_call("options", order=thread["order"], intent=intent)
@@ -196,7 +196,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
                 replies("mail", {"from": sender, "text": text}, id=id)
                 for id, (sender, text) in zip(ids, mails, strict=True)
             ),
-            replies("order", {"state": None if is_missing else state}, id=order),
+            replies("order", {"state": None if is_missing else state}, order=order),
             replies("parcel", {"state": state}, order=order),
             *(replies("options", options[one], order=order, intent=one) for one in INTENTS),
             replies("price", {"price": price}, order=order),

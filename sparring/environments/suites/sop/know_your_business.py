@@ -68,9 +68,9 @@ class Desk(ReplayDesk):
         return self.recorded("licence", company=company)
 
     @distractor
-    def staff(self, company: str) -> Json:
+    def employees(self, company: str) -> Json:
         """number of employees"""
-        return self.recorded("staff", company=company)
+        return self.recorded("employees", company=company)
 
     @distractor
     def bank(self, company: str) -> Json:
@@ -176,7 +176,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
             *(replies("watchlist", listings[name], name=name) for name in people),
             *(replies("country", {"tier": tiers[name]}, name=homes[name]) for name in people),
             *(replies("licence", {"state": licence if id == chain[0] else "valid"}, company=id) for id in chain),
-            *(replies("staff", {"staff": draw.between(1, 900)}, company=id) for id in chain),
+            *(replies("employees", {"employees": draw.between(1, 900)}, company=id) for id in chain),
             *(
                 replies("bank", {"bank": draw.pick(BANKS), "since": draw.between(1990, 2024)}, company=id)
                 for id in chain

@@ -1,0 +1,231 @@
+"""The stateful pattern: each episode gets a seeded world of its own, all of which is torn down when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import itertools
+import json
+import math
+import random
+import re
+import sqlite3
+import tempfile
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+from sparring.environments.base import Environment
+from sparring.errors import InfrastructureError, UsageError
+from sparring.plugins import call
+from sparring.types import Json, Message, Task
+
+STARTS = datetime(2025, 1, 6, 9, tzinfo=UTC)
+"""When an episode begins, by its own clock: a Monday morning."""
+
+_SQL_TIMES = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
+_SQL_NOW = {"current_date": "date", "current_time": "time", "current_timestamp": "datetime"}
+
+_NOISE = re.compile(
+    r"(?P<id>\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b|\b0x[0-9a-f]{6,16}\b)"
+    r"|(?P<time>\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)"
+    r"|(?P<path>(?:/private)?(?:/var)?/tmp/[\w.+-]+|(?:/[\w.+-]+)*/(?:sparring-|tmp)[a-z0-9_]{8}\b)"
+    r"|(?P<float>(?<![\w.])-?\d+\.\d{7,}(?:[eE][+-]?\d+)?(?![\w.]))"
+)
+_DIGITS = 9
+"""Significant digits of a float that count; what comes after them differs between processors."""
+
+
+@final
+class EpisodeClock:
+    """Time as the episode knows it: it stands still until it is told how much has passed."""
+
+    def __init__(self, starts: datetime = STARTS) -> None:
+        """Raises UsageError for a time without zone, which would depend on the machine."""
+        if starts.tzinfo is None:
+            raise UsageError(f"{starts} has no time zone; give it one, for example tzinfo=datetime.UTC.")
+        self._now = starts
+
+    def now(self) -> datetime:
+        return self._now
+
+    def advance(self, seconds: float) -> datetime:
+        """Let time pass, and say what time it is then. Raises ValueError for negative or infinite seconds."""
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"time cannot pass by {seconds} s; give 0 or more seconds")
+        self._now += timedelta(seconds=seconds)
+        return self._now
+
+
+@final
+class EpisodeState:
+    """What belongs to one episode. Two episodes of the same task see the same, two at once share nothing.
+
+    `rng` and ids follow from the task's seed and id; files and rows are gone when the episode is over.
+    """
+
+    def __init__(self, task: Task) -> None:
+        origin = json.dumps([task.seed, task.id])
+        self.rng = random.Random(origin)
+        self.clock = EpisodeClock()
+        """May be replaced by one that starts at another time."""
+        self._name = base64.b32encode(hashlib.blake2b(origin.encode(), digest_size=5).digest()).decode().lower()
+        self._counts: defaultdict[str, itertools.count[int]] = defaultdict(partial(itertools.count, 1))
+        self._cleanups: list[tuple[str, Callable[[], object]]] = []
+
+    def new_id(self, prefix: str) -> str:
+        """An id that no other task's episodes have: `order-k3v7m2qa-1`, then `order-k3v7m2qa-2`."""
+        return f"{prefix}-{self._name}-{next(self._counts[prefix])}"
+
+    def register(self, description: str, cleanup: Callable[[], Awaitable[object] | object]) -> None:
+        """Have `cleanup`, sync or async, called when the episode ends, however it does: last registered, first called."""
+        self._cleanups.append((description, cleanup))
+
+    @cached_property
+    def directory(self) -> Path:
+        """An empty folder of the episode's own, made when it is first asked for. Its name is random: tell tools and the
+        policy paths below it, never the whole one."""
+        folder = tempfile.TemporaryDirectory(prefix="sparring-")
+        self.register(f"folder {folder.name}", folder.cleanup)
+        return Path(folder.name)
+
+    @cached_property
+    def database(self) -> sqlite3.Connection:
+        """An SQLite database in memory, opened when it is first asked for. Its `random()` and its times, such as
+        CURRENT_TIMESTAMP and date('now'), are those of `rng` and `clock`."""
+        # Tools may use threads; an episode uses one at a time.
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+        self.register("database", connection.close)
+        # The functions replaced below are asked of another connection, which still has them.
+        builtin = sqlite3.connect(":memory:", check_same_thread=False)
+        self.register("database of times", builtin.close)
+        connection.create_function("random", 0, lambda: self.rng.getrandbits(64) - 2**63)
+        connection.create_function("randomblob", 1, lambda size: self.rng.randbytes(max(1, size)))
+        for name in _SQL_TIMES:
+            connection.create_function(name, -1, partial(self._sql_time, builtin, name))
+        for keyword, name in _SQL_NOW.items():
+            connection.create_function(keyword, 0, partial(self._sql_time, builtin, name))
+        return connection
+
+    def _sql_time(self, builtin: sqlite3.Connection, name: str, *arguments: Any) -> Any:
+        if len(arguments) == (1 if name == "strftime" else 0):
+            arguments = (*arguments, "now")
+        now = self.clock.now().astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        values = [now if isinstance(value, str) and value.lower() == "now" else value for value in arguments]
+        return builtin.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
+
+    async def close(self) -> None:
+        """Call what was registered, all of it, whatever fails. Raises InfrastructureError naming what could not be torn
+        down; a cancellation waits until the rest is."""
+        failures: list[tuple[str, BaseException]] = []
+        while self._cleanups:
+            description, cleanup = self._cleanups.pop()
+            try:
+                await call(cleanup)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (the rest must have its turn)
+                failures.append((description, error))
+        for _, error in failures:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+        if failures:
+            told = "; ".join(f"{description}: {error!r}" for description, error in failures)
+            raise InfrastructureError(f"what the episode made could not be torn down: {told}.") from failures[0][1]
+
+
+class StatefulEnvironment(Environment):
+    """An environment whose tools change things: they change `self.state`, which is the episode's own.
+
+        class Orders(StatefulEnvironment):
+            def reset(self, task):
+                super().reset(task)
+                self.state.database.executescript(SCHEMA)
+
+    Everything else that an episode makes is registered (`self.state.register`), which tears it down when the episode
+    ends: answered, cut, failed, cancelled, or with `reset` half done.
+    """
+
+    persists: ClassVar[tuple[str, ...]] = ()
+    """Attributes of the class that are meant to outlive an episode, a cache say. Everything else is to be as it was."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        unknown = [name for name in cls.persists if not hasattr(cls, name)]
+        if unknown:
+            raise UsageError(
+                f"{cls.__name__}.persists names {unknown[0]!r}, which the class does not have; define it there."
+            )
+        if cls.close is not StatefulEnvironment.close:
+            raise UsageError(
+                f"{cls.__name__} has a `close` that comes before StatefulEnvironment's; call `self.state.register(description, "
+                "cleanup)` for what it closes, and name StatefulEnvironment first among the base classes."
+            )
+
+    @property
+    def state(self) -> EpisodeState:
+        """Raises InfrastructureError before `reset` made it."""
+        state = vars(self).get("_state")
+        if state is None:
+            raise InfrastructureError(
+                f"{type(self).__name__} has no state yet; call `super().reset(task)` first in its `reset`."
+            )
+        return state
+
+    def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
+        """Make the episode's state. Call it first in a `reset` of your own."""
+        before, self._state = vars(self).get("_state"), EpisodeState(task)
+        if before is not None:
+            self._state.register("the state before", before.close)
+        return super().reset(task)
+
+    @final
+    async def close(self) -> None:
+        """Tear down what the episode made."""
+        try:
+            if "_state" in vars(self):
+                await self._state.close()
+        finally:
+            await call(super().close)
+
+
+def normalized(observation: Json) -> Json:
+    """What a tool answered, without what differs between two runs that did the same. Pure; twice is as once.
+
+    Keys are sorted; floats rounded to nine significant digits, whole ones to integers. In texts, UUIDs and addresses of
+    objects become `<id-1>`, dates with a time of day `<time-1>`, temporary folders `<path-1>`, each numbered by where it first
+    comes, so that what was equal stays equal. Text that is a JSON object or array is treated as one.
+    """
+    return _normalized(observation, {})
+
+
+def _normalized(value: Json, seen: dict[str, str]) -> Json:
+    """`seen` is what each noisy text became so far."""
+    if isinstance(value, str):
+        return _normalized_text(value, seen)
+    if isinstance(value, float) and math.isfinite(value):
+        rounded = float(f"{value:.{_DIGITS}g}")
+        return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+    if isinstance(value, Mapping):
+        return {key: _normalized(value[key], seen) for key in sorted(value, key=str)}
+    return [_normalized(item, seen) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _normalized_text(text: str, seen: dict[str, str]) -> str:
+    if text[:1] in ("{", "["):
+        try:
+            return json.dumps(_normalized(json.loads(text), seen), ensure_ascii=False, separators=(",", ":"))
+        except (ValueError, RecursionError):
+            pass
+
+    def placed(match: re.Match[str]) -> str:
+        kind, found = str(match.lastgroup), match[0]
+        if kind == "float":
+            return json.dumps(_normalized(float(found), seen))
+        if found not in seen:
+            seen[found] = f"<{kind}-{sum(name.startswith(f'<{kind}-') for name in seen.values()) + 1}>"
+        return seen[found]
+
+    return _NOISE.sub(placed, text)
