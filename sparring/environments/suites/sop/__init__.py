@@ -16,7 +16,9 @@ from sparring.environments.suites.sop import (
     customer_service,
     email_intent,
     know_your_business,
+    media_review,
     order_fulfilment,
+    warehouse_inspection,
 )
 from sparring.environments.suites.sop.domain import (
     Case,
@@ -41,7 +43,9 @@ DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
             customer_service,
             email_intent,
             know_your_business,
+            media_review,
             order_fulfilment,
+            warehouse_inspection,
         )
     }
 )
