@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from sparring.environments.demonstrations import tool_call
+from sparring.environments.replay import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -21,7 +22,6 @@ from sparring.environments.suites.sop.domain import (
     replies,
 )  # fmt: skip
 from sparring.environments.suites.sop.entities import Draw, Pool, codes
-from sparring.environments.tools import tool
 from sparring.types import Json
 
 AIRCRAFT, UNITS = Pool(codes("DGK")), Pool(codes("PQRSUVWXYZ"))
@@ -31,45 +31,40 @@ Verdict: TypeAlias = Literal["release", "overhaul", "inspect", "ground"]
 class Desk(ReplayDesk):
     """Fitted units, their papers and what is left of their limits."""
 
-    @tool
+    @replayed
     def fitted(self, aircraft: str) -> Json:
         """units on the aircraft"""
-        return self.recorded("fitted", aircraft=aircraft)
 
-    @tool
+    @replayed
     def papers(self, aircraft: str) -> Json:
         """units that the logbook has signed for"""
-        return self.recorded("papers", aircraft=aircraft)
 
-    @tool
+    @replayed
     def left(self, unit: str) -> Json:
         """hours and landings left"""
-        return self.recorded("left", unit=unit)
 
-    @tool
+    @replayed
     def extension(self, unit: str) -> Json:
         """extra hours granted"""
-        return self.recorded("extension", unit=unit)
 
-    @tool
+    @replayed
     def watch(self, aircraft: str) -> Json:
         """whether the aircraft is on the watch list"""
-        return self.recorded("watch", aircraft=aircraft)
 
     @distractor
+    @replayed
     def fuel(self, aircraft: str) -> Json:
         """fuel on board, in tons"""
-        return self.recorded("fuel", aircraft=aircraft)
 
     @distractor
+    @replayed
     def maker(self, unit: str) -> Json:
         """who made a unit, and when"""
-        return self.recorded("maker", unit=unit)
 
     @distractor
+    @replayed
     def stand(self, aircraft: str) -> Json:
         """where the aircraft is parked"""
-        return self.recorded("stand", aircraft=aircraft)
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         aircraft = given["aircraft"]

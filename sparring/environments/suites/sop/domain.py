@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final
 from sparring.environments.base import Environment, opened, reset
 from sparring.environments.calls import execute
 from sparring.environments.demonstrations import answer
+from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment
 from sparring.environments.stateful import StatefulEnvironment
 from sparring.environments.suites.sop.entities import Draw, Split
 from sparring.environments.tools import tool, tools_of
@@ -42,8 +43,9 @@ _DISTRACTOR = "_sop_distractor"
 
 def distractor(method: Method) -> Method:
     """Mark a tool that answers truly and that no step of the procedure needs."""
+    tool(method)
     setattr(method, _DISTRACTOR, True)
-    return tool(method)
+    return method
 
 
 def replies(tool_name: str, result: Json, /, **arguments: Json) -> dict[str, Json]:
@@ -121,20 +123,15 @@ class SopDesk(Environment):
         return tuple(read.schema for name, read in tools_of(cls).items() if name in cls.offered)
 
 
-class ReplayDesk(SopDesk):
+class ReplayDesk(ReplayEnvironment, SopDesk):
     """A desk whose tools answer from the records of the task."""
 
     def prepare(self, task: Task) -> None:
-        self._records = {
-            (row["tool"], json.dumps(row["arguments"], sort_keys=True)): row["result"] for row in task.fields["world"]
-        }
+        self.fixtures = Fixtures(task.fields["world"])
 
-    def recorded(self, tool_name: str, /, **arguments: Json) -> Json:
-        """What the tool said when it was recorded."""
-        key = (tool_name, json.dumps(arguments, sort_keys=True))
-        if key not in self._records:
-            raise LookupError(f"not found: {json.dumps(arguments)}")
-        return self._records[key]
+    def miss(self, error: FixtureMiss) -> Json:
+        # What the records do hold would tell whom to ask about.
+        raise FixtureMiss(error.tool, error.arguments, ())
 
 
 class StatefulDesk(StatefulEnvironment, SopDesk):

@@ -1,0 +1,165 @@
+"""The execution pattern: what the policy writes is really run, in a sandbox that lives for one episode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sparring.environments.base import Environment
+from sparring.environments.tools import tool
+from sparring.errors import InfrastructureError, UsageError
+from sparring.sandbox import Box, Execution, Limits, Sandbox, SqlDatabase, SqlError, open_sandbox
+from sparring.sandbox.sandbox import Choice, Content
+from sparring.types import Json
+
+VERDICT_FILE = "verdict-{}.json"
+
+
+class ExecutionEnvironment(Environment):
+    """Derive from this, or from `PythonTool` and `SqlTool`, for an environment that runs programs.
+
+        class Desk(PythonTool):
+            def files(self):
+                return {"sales.csv": self.task_rows}
+
+    The box is opened by the first program and closed with the episode, on every exit path. A `close` of your own has to
+    call `await super().close()`.
+    """
+
+    limits: ClassVar[Limits] = Limits()
+    backend: ClassVar[Choice] = "auto"
+    _box: Box | None = None
+    _database: SqlDatabase | None = None
+
+    def files(self) -> Mapping[str, Content]:
+        """What lies in the scratch folder when the first program starts."""
+        return {}
+
+    def database(self) -> SqlDatabase:
+        """The episode's database; made at the first query."""
+        raise UsageError(f"{type(self).__name__} has no database; define `database(self)` and return a SqlDatabase.")
+
+    def sandbox(self) -> Sandbox:
+        """Where programs run. Raises UsageError with instructions when no back end works on this machine."""
+        return open_sandbox(limits=self.limits, backend=self.backend)
+
+    async def box(self) -> Box:
+        """The episode's box. Raises InfrastructureError when it cannot be opened."""
+        if self._box is None:
+            # In a thread, because the first one of a process tries the back ends.
+            sandbox = await asyncio.to_thread(self.sandbox)
+            self._box = Box(sandbox, self.files())
+        return self._box
+
+    async def python(self, code: str, *, seconds: float | None = None) -> Execution:
+        """Run a Python program in the scratch folder."""
+        box = await self.box()
+        return await box.run(["python3", "-B", "-"], stdin=code, seconds=seconds)
+
+    async def sql(self, query: str) -> list[dict[str, Json]]:
+        """Rows that answer a query. Raises SqlError."""
+        if self._database is None:
+            self._database = self.database()
+        return await asyncio.to_thread(self._database.query, query)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        if self._box is not None:
+            await self._box.close()
+
+
+class PythonTool(ExecutionEnvironment):
+    """An environment with the tool `run_python`."""
+
+    @tool
+    async def run_python(self, code: str) -> str:
+        """Run a Python program in the working folder; returns what it prints. Files stay, variables do not.
+
+        Args:
+            code: the whole program
+        """
+        return as_text(await self.python(code))
+
+
+class SqlTool(ExecutionEnvironment):
+    """An environment with the tool `query`."""
+
+    @tool
+    async def query(self, sql: str) -> list[dict[str, Json]]:
+        """Rows of the database that answer a query in SQLite's SQL.
+
+        Args:
+            sql: one SELECT statement
+        """
+        return await self.sql(sql)
+
+
+def as_text(run: Execution) -> str:
+    """An execution as a model reads it: what it printed, and how it ended unless well."""
+    parts = [run.stdout]
+    if run.stderr:
+        parts.append(run.stderr)
+    if run.ended != "exit":
+        parts.append(_ENDS[run.ended])
+    elif run.exit_code:
+        parts.append(f"exit code {run.exit_code}")
+    if run.scratch_lost:
+        parts.append("files written before are gone")
+    return "\n".join(part.rstrip("\n") for part in parts if part) or "(no output)"
+
+
+_ENDS = {
+    "deadline": "stopped: it took too long",
+    "memory": "stopped: it used too much memory",
+    "output": "stopped: it printed too much",
+    "files": "stopped: it made too many files",
+    "processes": "stopped: it started too many processes",
+}
+
+
+async def graded(
+    sandbox: Sandbox,
+    grader: str,
+    artefacts: Mapping[str, Content],
+    *,
+    pristine: Mapping[str, Content] | None = None,
+    seconds: float | None = None,
+) -> Json:
+    """The verdict of a grader over what an episode left, in a second, clean sandbox.
+
+    `grader` is a Python program of yours; it finds the episode's files in the folder `artefacts` and yours in `pristine`,
+    and calls `verdict(value)` once with a JSON value. It starts from neither folder, so that no module of the episode is
+    imported by mistake. Treat artefacts as data: what a grader imports or runs of them becomes part of the grader, which
+    is what `sparring.scorers.unit_tests` avoids.
+
+    Returns None when the grader reached a limit or said nothing. Raises InfrastructureError when it failed otherwise,
+    since that is a mistake of the grader and no judgement of the episode.
+    """
+    nonce = secrets.token_hex(16)
+    files: dict[str, Content] = {f"artefacts/{name}": content for name, content in artefacts.items()}
+    files |= {f"pristine/{name}": content for name, content in (pristine or {}).items()}
+    files["grader/main.py"] = _GRADER.format(nonce=nonce, grader=grader)
+    async with sandbox.session(files) as box:
+        run = await box.run(["python3", "-I", "-B", "grader/main.py"], seconds=seconds)
+    if run.ended != "exit":
+        return None
+    found = [line for line in run.stdout.splitlines() if line.startswith(nonce)]
+    if run.exit_code != 0:
+        raise InfrastructureError(f"The grader failed with exit code {run.exit_code}: {run.stderr[-500:]}")
+    return json.loads(found[0][len(nonce) :]) if len(found) == 1 else None
+
+
+_GRADER = '''import json as _json
+
+
+def verdict(value, _dumps=_json.dumps, _nonce={nonce!r}):
+    """Say what the artefacts are worth."""
+    print("\\n" + _nonce + _dumps(value))
+
+
+{grader}
+'''

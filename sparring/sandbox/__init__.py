@@ -1,0 +1,12 @@
+"""Isolated execution: programs in boxes, SQL in memory, arithmetic that ends."""
+
+from sparring.sandbox.arithmetic import calculate
+from sparring.sandbox.evaluator import ArithmeticProblem
+from sparring.sandbox.limits import Collected, Execution, Limits
+from sparring.sandbox.sandbox import Box, Program, Sandbox, open_sandbox
+from sparring.sandbox.sql import SqlDatabase, SqlError, SqlLimits
+
+__all__ = [
+    "ArithmeticProblem", "Box", "Collected", "Execution", "Limits", "Program", "Sandbox", "SqlDatabase", "SqlError", "SqlLimits",
+    "calculate", "open_sandbox",
+]  # fmt: skip

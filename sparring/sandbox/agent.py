@@ -1,0 +1,351 @@
+"""What runs as the first process of a box: takes files and programs from outside, and gives back what came of them.
+
+Its source is handed to the interpreter inside, which may be older than ours and need not have this package. It imports
+little, because every module costs milliseconds of each start. It is not trusted: whoever reads its answers bounds and
+checks them.
+
+A frame is one byte that says its kind, four bytes of length (big endian), and so many bytes of content. From outside:
+`W` write a file, `S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents
+of W, S and C are marshalled. To the outside: `O` and `e` what the program wrote, `X` how it ended, `F` the size and name of
+a file and `D` its content, `N` the name of one that was refused and why, `.` done.
+"""
+
+import _signal as signal  # `signal` itself loads enum and re
+import ctypes
+import errno
+import marshal
+import os
+import resource
+import select
+import stat
+import struct
+import sys
+import time
+
+MIB = 1 << 20
+CHUNK = 1 << 16
+PR_SET_DUMPABLE = 4
+POLL_SECONDS = 0.02
+"""How often the number of files is looked at."""
+
+
+class Ended(Exception):
+    """A limit that was reached."""
+
+
+def receive(size):
+    parts = []
+    while size:
+        try:
+            part = os.read(0, min(size, MIB))
+        except BlockingIOError:  # some back ends hand the channel over in that mode
+            select.select([0], [], [])
+            continue
+        if not part:
+            os._exit(0)  # whoever opened the box has gone
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def receive_frame():
+    kind, size = struct.unpack(">cI", receive(5))
+    return kind, receive(size)
+
+
+def send(kind, content=b""):
+    view = memoryview(struct.pack(">cI", kind, len(content)) + content)
+    while view:
+        try:
+            view = view[os.write(1, view) :]
+        except BlockingIOError:
+            select.select([], [1], [])
+
+
+class Box:
+    def __init__(self, settings):
+        self.settings = settings
+        self.scratch = settings["scratch"]
+        self.is_init = os.getpid() == 1
+        self.next_look = 0.0
+        self.wakeup, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(self.wakeup, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.makedirs(self.scratch + "/.tmp", exist_ok=True)
+
+    def serve(self):
+        send(b".")
+        while True:
+            kind, content = receive_frame()
+            if kind == b"W":
+                self.write(*marshal.loads(content))
+                send(b".")
+            elif kind == b"S":
+                self.run(marshal.loads(content))
+            elif kind == b"C":
+                self.collect(**marshal.loads(content))
+                send(b".")
+            # Input and kills that arrive after the program has ended are late, not wrong.
+
+    def write(self, name, content, mode):
+        path = os.path.join(self.scratch, name)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            # What stood there, a link perhaps, is replaced and not followed.
+            if os.path.lexists(path):
+                os.unlink(path)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with open(file, "wb") as stream:
+                stream.write(content)
+        except OSError as error:
+            send(b"N", name.encode() + b"\0" + os.strerror(error.errno).encode())
+
+    def run(self, request):
+        began = time.monotonic()
+        deadline = began + request["seconds"]
+        pipes = [os.pipe() for _ in range(3)]
+        child = os.fork()
+        if child == 0:
+            self.become(request, [pipes[0][0], pipes[1][1], pipes[2][1]])
+        for end in (pipes[0][0], pipes[1][1], pipes[2][1]):
+            os.close(end)
+        program = Program(child, pipes[0][1], {pipes[1][0]: b"O", pipes[2][0]: b"e"}, request["output"])
+        ended = b"exit"
+        try:
+            while program.status is None:
+                self.step(program, deadline)
+        except Ended as limit:
+            ended = limit.args[0]
+        self.kill_all(program)
+        program.close_input()
+        try:
+            program.drain()
+        except Ended as limit:
+            ended = ended if ended != b"exit" else limit.args[0]
+        program.close()
+        code = os.waitstatus_to_exitcode(program.status) if program.status is not None else 0
+        send(b"X", struct.pack(">id", code, time.monotonic() - began) + ended)
+
+    def become(self, request, ends):
+        """The child: limits, standard streams and nothing else, then the program."""
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            os.setsid()
+            for number, end in enumerate(ends):
+                os.dup2(end, number)
+            os.closerange(3, 4096)
+            for name, value in request["limits"].items():
+                number = getattr(resource, name)
+                hard = resource.getrlimit(number)[1]
+                value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+                resource.setrlimit(number, (value, value))
+            try:
+                # When memory runs out, the program goes before the process that reports it.
+                with open("/proc/self/oom_score_adj", "w") as file:
+                    file.write("1000")
+            except OSError:
+                pass
+            os.chdir(self.scratch)
+            os.umask(0o022)
+            os.execvpe(request["argv"][0], request["argv"], self.settings["environment"])
+        except OSError as error:
+            os.write(2, ("%s: %s\n" % (request["argv"][0], os.strerror(error.errno))).encode())
+        except BaseException as error:
+            os.write(2, ("%r\n" % (error,)).encode())
+        os._exit(127)
+
+    def step(self, program, deadline):
+        """Wait for the next thing to happen, at most until the next look at the limits."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Ended(b"deadline")
+        readable, writable, _ = select.select(
+            [0, self.wakeup, *program.outputs], [program.input] if program.pending else [], [], min(left, POLL_SECONDS)
+        )
+        if 0 in readable:
+            kind, content = receive_frame()
+            if kind == b"K":
+                raise Ended(b"deadline")
+            if kind == b"I":
+                program.pending += content
+            elif kind == b"E":
+                program.is_input_over = True
+        if writable or (program.is_input_over and not program.pending):
+            program.feed()
+        for end in readable:
+            if end in program.outputs:
+                program.pass_on(end)
+        if self.wakeup in readable:
+            os.read(self.wakeup, CHUNK)
+        self.reap(program)
+        self.look()
+
+    def look(self):
+        """What no kernel limit of this back end counts."""
+        if time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + POLL_SECONDS
+        if self.settings["files"] is not None:
+            system = os.statvfs(self.scratch)
+            if system.f_files and system.f_files - system.f_ffree > self.settings["files"]:
+                raise Ended(b"files")
+        if self.settings["processes"] is not None:
+            if sum(name.isdigit() for name in os.listdir("/proc")) - 1 > self.settings["processes"]:
+                raise Ended(b"processes")
+
+    def reap(self, program):
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == program.pid:
+                    program.status = status
+        except ChildProcessError:
+            return
+
+    def kill_all(self, program):
+        """Nothing that a program started outlives it."""
+        try:
+            if self.is_init:
+                os.kill(-1, signal.SIGKILL)
+            else:
+                os.killpg(program.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            while True:
+                pid, status = os.waitpid(-1, 0)
+                if pid == program.pid:
+                    program.status = status
+        except ChildProcessError:
+            return
+
+    def collect(self, names, files, size):
+        left = size
+        for name in self.every_name(files) if names is None else names:
+            try:
+                file = self.open_beneath(name)
+            except OSError as error:
+                send(b"N", os.fsencode(name) + b"\0" + self.reason(error).encode())
+                continue
+            try:
+                info = os.fstat(file)
+                if not stat.S_ISREG(info.st_mode):
+                    send(b"N", os.fsencode(name) + b"\0is not a regular file")
+                elif info.st_size > left:
+                    send(b"N", os.fsencode(name) + b"\0is larger than what may be collected")
+                else:
+                    left -= info.st_size
+                    self.send_file(name, file, info.st_size)
+            finally:
+                os.close(file)
+
+    def send_file(self, name, file, size):
+        send(b"F", struct.pack(">Q", size) + os.fsencode(name))
+        while size:
+            content = os.read(file, min(size, CHUNK))
+            # A file that shrank under our hands is filled up, so that the frame that announced its size holds.
+            content = content or bytes(min(size, CHUNK))
+            size -= len(content)
+            send(b"D", content)
+
+    def every_name(self, files):
+        """Paths of what lies in the scratch folder, at most `files`; links are listed and not followed."""
+        folders, count = [""], 0
+        while folders:
+            folder = folders.pop()
+            with os.scandir(os.path.join(self.scratch, folder)) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    name = os.path.join(folder, entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        if name != ".tmp":
+                            folders.append(name)
+                        continue
+                    count += 1
+                    if count > files:
+                        return
+                    yield name
+
+    def open_beneath(self, name):
+        """Open a path below the scratch folder without following a link at any step, or waiting for a pipe's other end."""
+        folder = os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY)
+        parts = name.split("/")
+        try:
+            for part in parts[:-1]:
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    @staticmethod
+    def reason(error):
+        return "is a link" if error.errno == errno.ELOOP else os.strerror(error.errno)
+
+
+class Program:
+    """A running program and its three pipes."""
+
+    def __init__(self, pid, input, outputs, allowance):
+        self.pid, self.input, self.outputs, self.allowance = pid, input, outputs, allowance
+        self.pending, self.is_input_over, self.status = b"", False, None
+        os.set_blocking(input, False)
+
+    def feed(self):
+        if self.input is None:
+            self.pending = b""
+            return
+        try:
+            while self.pending:
+                self.pending = self.pending[os.write(self.input, self.pending[:CHUNK]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self.pending = b""
+        if self.is_input_over:
+            self.close_input()
+
+    def close_input(self):
+        if self.input is not None:
+            os.close(self.input)
+            self.input, self.pending = None, b""
+
+    def pass_on(self, end):
+        """Hand what was written outside, and no more than is allowed of both streams together."""
+        content = os.read(end, CHUNK)
+        if not content:
+            os.close(end)
+            del self.outputs[end]
+            return
+        if self.allowance:
+            send(self.outputs[end], content[: self.allowance])
+        if len(content) > self.allowance:
+            self.allowance = 0
+            raise Ended(b"output")
+        self.allowance -= len(content)
+
+    def drain(self):
+        """What is left in the pipes, whose writers are dead."""
+        while self.outputs:
+            ready = select.select(list(self.outputs), [], [], 0)[0]
+            if not ready:
+                return
+            for end in ready:
+                self.pass_on(end)
+
+    def close(self):
+        for end in self.outputs:
+            os.close(end)
+
+
+# Programs run under the same user: none may read this process, or the channel to the outside.
+ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+Box(marshal.loads(bytes.fromhex(sys.argv[-1]))).serve()

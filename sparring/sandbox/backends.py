@@ -1,0 +1,325 @@
+"""The back ends: how a box is started so that what runs in it is shut in. Each is a program of the host and its arguments.
+
+Bubblewrap: bwrap(1). gVisor: the OCI runtime specification (config.md, config-linux.md) and `runsc flags`. Docker: docker
+run, docs.docker.com/reference/cli/docker/container/run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import marshal
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from sparring.errors import UsageError
+from sparring.sandbox.limits import Limits
+from sparring.sandbox.seccomp import bpf, oci_profile
+from sparring.types import Json
+
+BackendName: TypeAlias = Literal["bubblewrap", "gvisor", "docker", "unsafe-local"]
+
+SCRATCH = "/work"
+INSIDE_USER = 1000
+"""Who a program is inside, whoever that is outside."""
+USER_IDS = (60578, 61183)
+"""Host users of sandboxes when started by root; a span that systemd leaves unassigned (systemd.io/UIDS-GIDS)."""
+DOCKER_IMAGE = "python:3.11-slim"
+MIB = 2**20
+
+AGENT = Path(__file__).parent / "agent.py"
+_LOADER = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv[1])))"
+
+PASSWD = f"sandbox:x:{INSIDE_USER}:{INSIDE_USER}::{SCRATCH}:/bin/sh\n".encode()
+GROUP = f"sandbox:x:{INSIDE_USER}:\n".encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    """The interpreter that runs inside, and the folders of the host that it needs."""
+
+    path: str
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What every box of a sandbox has in common."""
+
+    limits: Limits
+    python: Python
+    read_only: tuple[str, ...] = ()
+    """More folders of the host to be seen inside, at the same paths."""
+    docker_image: str = DOCKER_IMAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start one box."""
+
+    argv: Sequence[str]
+    inherited: Sequence[bytes] = ()
+    """Contents that the program finds open as descriptors 3, 4, ..."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    drops_user: bool = False
+    """Whether root becomes a user of the sandbox's own before the program is started."""
+    cleanup: Sequence[Sequence[str]] = ()
+    """Commands for what may be left once the program is dead."""
+    folder: Path | None = None
+    """To be removed afterwards."""
+    extra_processes: int = 2
+    """How many the back end itself adds to the group."""
+    extra_memory_mib: int = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One way to isolate. `program` is what has to be installed; `launch` says how to start a box named `id`."""
+
+    name: BackendName
+    program: str
+    install: str
+    launch: Callable[[str, Setup], Launch]
+    counts_processes: bool = False
+    """Whether the first process has to count the others, because no kernel limit does."""
+    has_own_limits: bool = False
+    """Whether memory and processes are limited by the back end and not by a control group of ours."""
+
+
+def find_python(wanted: str | None) -> Python:
+    """The interpreter for inside: the system's, or else this one, where a user of the sandbox may read it.
+
+    Raises UsageError naming what was looked at.
+    """
+    if wanted is not None:
+        found = _python_at(Path(wanted))
+        if found is None:
+            raise UsageError(
+                f"python={wanted!r} is no interpreter that every user of this machine may read and execute, so it cannot "
+                "run inside the sandbox; give one under /usr or /opt, or make its folder readable for all."
+            )
+        return found
+    candidates = [Path("/usr/bin/python3"), Path(sys.executable)]
+    for candidate in candidates:
+        found = _python_at(candidate)
+        if found is not None:
+            return found
+    raise UsageError(
+        f"No interpreter can run inside the sandbox: {', '.join(map(str, candidates))} are missing, or in a folder that "
+        "other users may not read. Install the system's (apt-get install python3), or name one with `python`."
+    )
+
+
+def _agent_command(backend: Backend, limits: Limits, python: str, scratch: str = SCRATCH) -> list[str]:
+    """How a box's first process is started: its program, and what it has to know, are arguments."""
+    settings = {
+        "scratch": scratch,
+        "files": limits.files if backend.name != "unsafe-local" else None,
+        "processes": limits.processes if backend.counts_processes else None,
+        "environment": {
+            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": scratch, "TMPDIR": f"{scratch}/.tmp", "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+    }  # fmt: skip
+    # Version 2 of the format is read by every Python 3.
+    known = marshal.dumps(settings, 2).hex()
+    if backend.name == "docker":
+        return [python, "-I", "-S", "-c", AGENT.read_text("utf-8"), known]
+    return [python, "-I", "-S", "-c", _LOADER, _compiled_agent(python), known]
+
+
+def _bubblewrap(id: str, setup: Setup) -> Launch:
+    program, limits = _program("bwrap"), setup.limits
+    binds: list[str] = []
+    for folder in _system_folders(setup):
+        binds += ["--ro-bind", folder, folder]
+    for name, target in _links().items():
+        binds += ["--symlink", target, f"/{name}"]
+    argv = [
+        program, "--unshare-all", "--unshare-user", "--uid", str(INSIDE_USER), "--gid", str(INSIDE_USER),
+        "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv",
+        "--cap-drop", "ALL", *(["--disable-userns"] if _knows_disable_userns(program) else []),
+        "--seccomp", "3", *binds, "--proc", "/proc", "--dev", "/dev",
+        "--size", str(limits.shared_memory_mib * MIB), "--tmpfs", "/dev/shm",
+        "--perms", "0700", "--size", str(limits.disk_mib * MIB), "--tmpfs", SCRATCH, "--symlink", f"{SCRATCH}/.tmp", "/tmp",
+        "--ro-bind-data", "4", "/etc/passwd", "--ro-bind-data", "5", "/etc/group",
+        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
+        # What bubblewrap itself mounted is a memory file system of no size: nothing may be written there.
+        "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH,
+        "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path),
+    ]  # fmt: skip
+    return Launch(argv=argv, inherited=(bpf(platform.machine()), PASSWD, GROUP), drops_user=os.geteuid() == 0)
+
+
+def _gvisor(id: str, setup: Setup) -> Launch:
+    program, limits = _program("runsc"), setup.limits
+    folder = Path(tempfile.mkdtemp(prefix=f"{id}-"))
+    root = folder / "root"
+    for name in ("proc", "dev", "etc", SCRATCH[1:], *(f[1:] for f in _system_folders(setup))):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name, target in _links().items():
+        (root / name).symlink_to(target)
+    (root / "tmp").symlink_to(f"{SCRATCH}/.tmp")
+    (root / "etc/passwd").write_bytes(PASSWD)
+    (root / "etc/group").write_bytes(GROUP)
+    for path in (folder, root):
+        path.chmod(0o755)
+    memory = ["nosuid", "nodev"]
+    mounts: list[Json] = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+        {
+            "destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs",
+            "options": [*memory, "mode=1777", f"size={limits.shared_memory_mib}m"],
+        },
+        {
+            "destination": SCRATCH, "type": "tmpfs", "source": "tmpfs",
+            "options": [*memory, "mode=0700", f"uid={INSIDE_USER}", f"gid={INSIDE_USER}", f"size={limits.disk_mib}m"],
+        },
+        *(
+            {"destination": path, "type": "bind", "source": path, "options": ["ro", "rbind"]}
+            for path in _system_folders(setup)
+        ),
+    ]  # fmt: skip
+    spaces = ("pid", "network", "ipc", "uts", "mount")
+    config: dict[str, Json] = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": INSIDE_USER, "gid": INSIDE_USER, "additionalGids": []},
+            "args": _agent_command(GVISOR, limits, setup.python.path),
+            "env": ["PATH=/usr/bin:/bin"], "cwd": SCRATCH, "noNewPrivileges": True,
+            "capabilities": {name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")},
+        },
+        "root": {"path": str(root), "readonly": True}, "hostname": "sandbox", "mounts": mounts,
+        "linux": {"namespaces": [{"type": space} for space in spaces], "seccomp": oci_profile()},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    state = ["--root", str(folder / "state")]
+    # Rights are root's outside and gVisor's own to give up: it puts its kernel into namespaces of a nobody by itself.
+    flags = ["--network=none", "--ignore-cgroups", "--oci-seccomp", *([] if os.geteuid() == 0 else ["--rootless"])]
+    return Launch(
+        argv=[program, *state, *flags, "run", "--bundle", str(folder), id],
+        cleanup=[[program, *state, *flags, "delete", "--force", id]], folder=folder,
+        extra_processes=256, extra_memory_mib=256,
+    )  # fmt: skip
+
+
+def _docker(id: str, setup: Setup) -> Launch:
+    program, limits = _program("docker"), setup.limits
+    folder = Path(tempfile.mkdtemp(prefix=f"{id}-"))
+    (folder / "seccomp.json").write_text(json.dumps(oci_profile()), "utf-8")
+    memory = limits.memory_mib + limits.disk_mib + limits.shared_memory_mib + 24
+    argv = [
+        program, "run", "--rm", "--interactive", "--pull", "never", "--name", id, "--network", "none", "--read-only",
+        "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
+        "--security-opt", f"seccomp={folder / 'seccomp.json'}", "--user", f"{INSIDE_USER}:{INSIDE_USER}",
+        "--ipc", "private", "--hostname", "sandbox", "--log-driver", "none", "--pids-limit", str(limits.processes + 1),
+        "--memory", f"{memory}m", "--memory-swap", f"{memory}m", "--shm-size", f"{limits.shared_memory_mib}m",
+        "--tmpfs", f"{SCRATCH}:rw,nosuid,nodev,exec,mode=0700,uid={INSIDE_USER},gid={INSIDE_USER},size={limits.disk_mib}m",
+        "--workdir", SCRATCH, *(part for path in setup.read_only for part in ("--volume", f"{path}:{path}:ro")),
+        setup.docker_image, *_agent_command(DOCKER, limits, "python3"),
+    ]  # fmt: skip
+    reach = {name: os.environ[name] for name in ("HOME", "PATH", "DOCKER_HOST", "DOCKER_CONFIG") if name in os.environ}
+    return Launch(argv=argv, environment=reach, cleanup=[[program, "rm", "--force", id]], folder=folder)
+
+
+def _unsafe_local(id: str, setup: Setup) -> Launch:
+    folder = Path(tempfile.mkdtemp(prefix=f"{id}-"))
+    scratch = folder / "work"
+    scratch.mkdir()
+    return Launch(argv=_agent_command(UNSAFE_LOCAL, setup.limits, sys.executable, str(scratch)), folder=folder)
+
+
+BUBBLEWRAP = Backend(
+    name="bubblewrap", program="bwrap", launch=_bubblewrap,
+    install="apt-get install bubblewrap (dnf, pacman and apk have it under the same name). Where it is installed and fails, "
+    "let users make user namespaces: sysctl user.max_user_namespaces=15000, kernel.unprivileged_userns_clone=1 (Debian), "
+    "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, also a seccomp profile that allows "
+    "unshare and mount.",
+)  # fmt: skip
+GVISOR = Backend(
+    name="gvisor", program="runsc", launch=_gvisor, counts_processes=True,
+    install="apt-get install runsc, or the release at https://gvisor.dev/docs/user_guide/install.",
+)  # fmt: skip
+DOCKER = Backend(
+    name="docker", program="docker", launch=_docker, has_own_limits=True,
+    install=f"start the daemon and pull an image with Python (docker pull {DOCKER_IMAGE}, or name "
+    "another one with `docker_image`).",
+)  # fmt: skip
+UNSAFE_LOCAL = Backend(name="unsafe-local", program=sys.executable, launch=_unsafe_local, install="")
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
+    {backend.name: backend for backend in (BUBBLEWRAP, GVISOR, DOCKER, UNSAFE_LOCAL)}
+)
+"""In the order in which `auto` tries them; it never takes the last."""
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed")
+    return found
+
+
+def _system_folders(setup: Setup) -> list[str]:
+    """Folders of the host that are seen inside, read-only: the system's programs and libraries, and what was named."""
+    own = [f"/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64") if _is_plain_folder(Path(f"/{name}"))]
+    return list(dict.fromkeys(["/usr", *own, *setup.python.folders, *setup.read_only]))
+
+
+def _links() -> dict[str, str]:
+    """/bin, /lib and so on where they are links into /usr."""
+    names = ("bin", "sbin", "lib", "lib32", "lib64")
+    return {name: os.readlink(f"/{name}") for name in names if os.path.islink(f"/{name}")}
+
+
+def _is_plain_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _python_at(path: Path) -> Python | None:
+    """The interpreter at a path with the folders it needs, when every user may read them."""
+    if not path.exists():
+        return None
+    real = path.resolve()
+    if not _is_open_to_all(real):
+        return None
+    if real.is_relative_to("/usr"):
+        return Python(path=str(path))
+    prefix = subprocess.run(
+        [str(path), "-I", "-S", "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True, timeout=30
+    ).stdout.strip()
+    if not prefix or not _is_open_to_all(Path(prefix)):
+        return None
+    return Python(path=str(real), folders=() if Path(prefix).is_relative_to("/usr") else (prefix,))
+
+
+def _is_open_to_all(path: Path) -> bool:
+    """Whether any user may come to a path and read it."""
+    if not path.stat().st_mode & 0o004:
+        return False
+    return all(folder.stat().st_mode & 0o001 for folder in path.parents)
+
+
+@functools.cache
+def _knows_disable_userns(program: str) -> bool:
+    """Versions before 0.8 do not; the filter of system calls refuses new user namespaces all the same."""
+    return "--disable-userns" in subprocess.run([program, "--help"], capture_output=True, text=True, timeout=30).stdout
+
+
+@functools.cache
+def _compiled_agent(python: str) -> str:
+    """The first process's program as this interpreter compiles it, which saves that at every start."""
+    command = "import marshal, sys; print(marshal.dumps(compile(sys.stdin.read(), 'agent', 'exec', optimize=2)).hex())"
+    return subprocess.run(
+        [python, "-I", "-S", "-c", command], input=AGENT.read_text("utf-8"), capture_output=True, text=True, timeout=30,
+        check=True,
+    ).stdout.strip()  # fmt: skip

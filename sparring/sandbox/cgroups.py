@@ -1,0 +1,149 @@
+"""Control groups: memory and number of processes of a whole sandbox, where this process may make them.
+
+Kernel documentation: admin-guide/cgroup-v2.rst; admin-guide/cgroup-v1/{memory,pids}.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Where groups can be made, and which limits hold there."""
+
+    version: Literal[1, 2]
+    folder: Path
+    controllers: frozenset[str]
+    """Of `memory` and `pids`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One sandbox's groups, a folder in each hierarchy."""
+
+    folders: tuple[Path, ...]
+
+    @property
+    def num_memory_kills(self) -> int:
+        """How many processes the kernel has killed for want of memory."""
+        found = 0
+        for folder in self.folders:
+            for name in ("memory.events", "memory.oom_control"):
+                for line in _read(folder / name).splitlines():
+                    key, _, value = line.partition(" ")
+                    found += int(value) if key == "oom_kill" else 0
+        return found
+
+
+def hierarchies() -> tuple[Hierarchy, ...]:
+    """Those in which this process can make groups with limits, found by making one; empty where it cannot."""
+    found = []
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        _, names, path = line.split(":", 2)
+        version: Literal[1, 2] = 1 if names else 2
+        wanted = {"memory", "pids"} & set(names.split(",")) if names else {"memory", "pids"}
+        own = _folder_of(version, names, path) if wanted else None
+        if own is None:
+            continue
+        controllers = _controllers(version, own, wanted)
+        if controllers:
+            found.append(Hierarchy(version, own, frozenset(controllers)))
+    return tuple(found)
+
+
+def make_group(where: tuple[Hierarchy, ...], *, memory_bytes: int, processes: int) -> Group:
+    """A group with these limits in each hierarchy. Raises OSError where one cannot be made; then none is left."""
+    folders: list[Path] = []
+    try:
+        for hierarchy in where:
+            folder = hierarchy.folder / new_name()
+            folder.mkdir()
+            folders.append(folder)
+            _limit(folder, hierarchy, memory_bytes, processes)
+    except OSError:
+        remove_group(Group(tuple(folders)))
+        raise
+    return Group(tuple(folders))
+
+
+def remove_group(group: Group) -> None:
+    """Remove a group in which no process was started."""
+    for folder in group.folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
+    """Remove groups whose maker has gone without removing them; how many."""
+    removed = 0
+    for hierarchy in where:
+        for folder in hierarchy.folder.glob(f"{PREFIX}*"):
+            if is_abandoned(folder.name):
+                with suppress(OSError):
+                    folder.rmdir()
+                    removed += 1
+    return removed
+
+
+def _controllers(version: int, own: Path, wanted: set[str]) -> set[str]:
+    """Which of the wanted limits a new group below `own` has."""
+    if version == 2:
+        # Allowed only where this group has no processes of its own, or is the root; elsewhere it is left as it is.
+        with suppress(OSError):
+            (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
+    probe = own / new_name()
+    try:
+        probe.mkdir()
+    except OSError:
+        return set()
+    try:
+        files: Mapping[str, tuple[str, ...]] = {
+            "memory": ("memory.max", "memory.limit_in_bytes"),
+            "pids": ("pids.max",),
+        }
+        return {name for name in wanted if any(os.access(probe / file, os.W_OK) for file in files[name])}
+    finally:
+        probe.rmdir()
+
+
+def _limit(folder: Path, hierarchy: Hierarchy, memory_bytes: int, processes: int) -> None:
+    if "pids" in hierarchy.controllers:
+        (folder / "pids.max").write_text(str(processes))
+    if "memory" not in hierarchy.controllers:
+        return
+    limit, swap = ("memory.max", "memory.swap.max") if hierarchy.version == 2 else ("memory.limit_in_bytes", None)
+    (folder / limit).write_text(str(memory_bytes))
+    # Kernels without accounting of swap have neither file.
+    with suppress(OSError):
+        if swap is not None:
+            (folder / swap).write_text("0")
+        else:
+            (folder / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
+
+
+def _folder_of(version: int, names: str, path: str) -> Path | None:
+    """Where the group `path` of a hierarchy is seen (proc(5), mountinfo: fields 4 and 5 are root and mount point)."""
+    for line in _read(Path("/proc/self/mountinfo")).splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        if (version == 2 and kind == "cgroup2") or (
+            version == 1 and kind == "cgroup" and set(names.split(",")) <= set(options.split(","))
+        ):
+            root, mount = left.split()[3:5]
+            return Path(mount) / path.removeprefix(root).lstrip("/")
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""

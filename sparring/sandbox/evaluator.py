@@ -1,0 +1,101 @@
+"""Safe arithmetic: the value of an expression, from its syntax tree and never by running it.
+
+Run as a program, it answers one expression a line: `= VALUE` or `! PROBLEM`, in JSON. Standard library only, since the
+worker has no other.
+"""
+
+import ast
+import json
+import math
+import operator
+import sys
+
+MAX_DIGITS = 1000
+MAX_LENGTH = 2000
+MAX_DEPTH = 200
+
+CONSTANTS = {"pi": math.pi, "e": math.e}
+FUNCTIONS = {
+    "abs": abs, "round": round, "min": min, "max": max, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt,
+    "exp": math.exp, "log": math.log, "log2": math.log2, "log10": math.log10, "sin": math.sin, "cos": math.cos,
+    "tan": math.tan, "asin": math.asin, "acos": math.acos, "atan": math.atan, "gcd": math.gcd, "hypot": math.hypot,
+}  # fmt: skip
+BINARY = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+
+_MAX_BITS = MAX_DIGITS * math.log2(10)
+
+
+class ArithmeticProblem(Exception):
+    """What is wrong with an expression, in a line for who wrote it."""
+
+
+def evaluate(expression):
+    """The number that an expression of numbers, operators and known functions says. Raises ArithmeticProblem."""
+    if len(expression) > MAX_LENGTH:
+        raise ArithmeticProblem(f"the expression has {len(expression)} characters; {MAX_LENGTH} are allowed")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ArithmeticProblem("this is no arithmetic expression: write numbers, + - * / // % ** and functions") from error
+    try:
+        return _bounded(_value(tree.body, 0))
+    except ZeroDivisionError as error:
+        raise ArithmeticProblem("division by zero") from error
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ArithmeticProblem(f"{error}") from error
+
+
+def _value(node, depth):
+    if depth > MAX_DEPTH:
+        raise ArithmeticProblem(f"the expression is nested more than {MAX_DEPTH} deep")
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return _bounded(node.value)
+    if isinstance(node, ast.Name) and node.id in CONSTANTS:
+        return CONSTANTS[node.id]
+    if isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
+        return UNARY[type(node.op)](_value(node.operand, depth + 1))
+    if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
+        left, right = _value(node.left, depth + 1), _value(node.right, depth + 1)
+        if isinstance(node.op, ast.Pow):
+            _check_power(left, right)
+        return _bounded(BINARY[type(node.op)](left, right))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords:
+        return _bounded(FUNCTIONS[node.func.id](*(_value(argument, depth + 1) for argument in node.args)))
+    known = ", ".join(sorted((*FUNCTIONS, *CONSTANTS)))
+    what = ast.unparse(node) if depth else type(node).__name__
+    raise ArithmeticProblem(f"{what[:80]!r} is no arithmetic; allowed are numbers, + - * / // % ** and {known}")
+
+
+def _check_power(base, exponent):
+    """The size of a power is known before it is computed, and computing it is what would take for ever."""
+    if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
+        bits = max(abs(base).bit_length(), 1) * exponent
+        if abs(base) > 1 and bits > _MAX_BITS + exponent:
+            raise ArithmeticProblem(f"{base} ** {exponent} has more than {MAX_DIGITS} digits")
+
+
+def _bounded(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArithmeticProblem(f"the value is no real number: {value!r:.40}")
+    if isinstance(value, int) and abs(value).bit_length() > _MAX_BITS:
+        raise ArithmeticProblem(f"an integer has more than {MAX_DIGITS} digits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArithmeticProblem("the value is infinite or undefined")
+    return value
+
+
+def serve():
+    for line in sys.stdin:
+        try:
+            said = "= " + json.dumps(evaluate(json.loads(line)))
+        except ArithmeticProblem as problem:
+            said = "! " + json.dumps(str(problem))
+        print(said, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,153 @@
+"""Starting and ending boxes from this process: the client of the spawner, of which every process has one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sparring.errors import InfrastructureError
+from sparring.sandbox.backends import MIB, USER_IDS, Backend, Setup
+from sparring.sandbox.cgroups import Group, Hierarchy, hierarchies, make_group, remove_group
+from sparring.sandbox.identity import new_name
+from sparring.sandbox.leftovers import remove_leftovers
+
+_LOCK_FOLDER = "/run/lock/sparring-sandbox" if os.geteuid() == 0 else ""
+"""Who of all processes of the machine holds which user id; only root hands them out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A box's first process and what belongs to it."""
+
+    id: int
+    channel: socket.socket
+    """Its standard input and output."""
+    errors: int
+    """Descriptor of its standard error."""
+    group: Group
+    cleanup: tuple[tuple[str, ...], ...]
+    folder: Path | None
+
+
+class Spawner:
+    """The process that starts boxes, and the way to ask it. Methods block for milliseconds and may be called in any
+    thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._owner = 0
+
+    @cached_property
+    def hierarchies(self) -> tuple[Hierarchy, ...]:
+        """Control groups that boxes get; looked up once, and then leftovers of others are removed."""
+        found = hierarchies()
+        remove_leftovers(found)
+        return found
+
+    def start(self, backend: Backend, setup: Setup) -> Started:
+        """Start a box. Raises InfrastructureError when it cannot be; then nothing of it is left."""
+        name = new_name()
+        try:
+            launch = backend.launch(name, setup)
+        except OSError as error:
+            raise InfrastructureError(f"The sandbox {backend.name} cannot start: {error}.") from error
+        limits = setup.limits
+        ours, theirs = socket.socketpair()
+        errors, errors_end = os.pipe()
+        group = Group(())
+        try:
+            if not backend.has_own_limits and backend.name != "unsafe-local":
+                memory = limits.memory_mib + limits.disk_mib + limits.shared_memory_mib + launch.extra_memory_mib
+                # One process of the box is not the program's: the one that starts it.
+                processes = limits.processes + 1 + launch.extra_processes
+                group = make_group(self.hierarchies, memory_bytes=memory * MIB, processes=processes)
+            request = {
+                "op": "open", "argv": list(launch.argv), "environment": dict(launch.environment),
+                "inherited": [base64.b64encode(content).decode() for content in launch.inherited],
+                "user": USER_IDS if launch.drops_user else None,
+                "group_folders": [str(folder) for folder in group.folders], "limits": {"RLIMIT_CORE": 0},
+            }  # fmt: skip
+            answer = self._ask(request, [theirs.fileno(), theirs.fileno(), errors_end])
+            if "error" in answer:
+                raise InfrastructureError(f"The sandbox {backend.name} cannot start: it {answer['error']}.")
+        except BaseException as error:
+            ours.close()
+            os.close(errors)
+            remove_group(group)
+            if launch.folder is not None:
+                shutil.rmtree(launch.folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise InfrastructureError(f"The sandbox {backend.name} cannot start: {error}.") from error
+            raise
+        finally:
+            theirs.close()
+            os.close(errors_end)
+        return Started(
+            id=answer["id"], channel=ours, errors=errors, group=group, folder=launch.folder,
+            cleanup=tuple(tuple(command) for command in launch.cleanup),
+        )  # fmt: skip
+
+    def stop(self, started: Started) -> None:
+        """Kill a box and remove all that belongs to it. Raises InfrastructureError when something would not go."""
+        try:
+            answer = self._ask({"op": "close", "id": started.id, "cleanup": started.cleanup}, [])
+        finally:
+            # Without a spawner its boxes are dead, and their groups empty.
+            remove_group(started.group)
+            if started.folder is not None:
+                shutil.rmtree(started.folder, ignore_errors=True)
+        if "error" in answer:
+            raise InfrastructureError(f"A sandbox could not be removed: {answer['error']}.")
+
+    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        with self._lock:
+            if self._owner != os.getpid():
+                self._start_process()
+            assert self._channel is not None
+            try:
+                socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
+                answer = self._channel.recv(1 << 16)
+            except OSError as error:
+                answer, problem = b"", f" ({error})"
+            else:
+                problem = ""
+            if not answer:
+                self._owner = 0
+                raise InfrastructureError(f"The process that starts sandboxes has ended{problem}; the next box gets a new one.")
+            return json.loads(answer)
+
+    def _start_process(self) -> None:
+        """One for this process; a fork of it has to have its own."""
+        if self._channel is not None:
+            self._channel.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = Path(__file__).parent / "spawner.py"
+        lock_folder = _LOCK_FOLDER or tempfile.gettempdir()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(script), str(theirs.fileno()), lock_folder],
+                    env={}, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                raise InfrastructureError(f"The process that starts sandboxes cannot be started: {error}.") from error
+        self._channel, self._owner = ours, os.getpid()
+
+
+spawner = Spawner()
+"""This process's."""

@@ -1,0 +1,466 @@
+"""Sandboxes: the choice of a back end that works here, and boxes in which programs run shut in."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import marshal
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar, cast
+
+from sparring.errors import InfrastructureError, UsageError
+from sparring.sandbox.backends import BACKENDS, DOCKER_IMAGE, MIB, Backend, BackendName, Setup, find_python
+from sparring.sandbox.limits import Collected, Ended, Execution, Limits
+from sparring.sandbox.processes import Started, spawner
+
+Choice: TypeAlias = Literal["auto"] | BackendName
+Content: TypeAlias = str | bytes
+T = TypeVar("T")
+
+GRACE_SECONDS = 0.8
+"""How long after a deadline the box's first process may take to report, before the whole box is killed."""
+START_SECONDS = 30.0
+_LARGEST_FRAME = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """A back end that was seen to work, with its limits. It holds nothing: only its sessions do."""
+
+    backend: Backend
+    setup: Setup
+
+    @property
+    def limits(self) -> Limits:
+        return self.setup.limits
+
+    @property
+    def is_isolated(self) -> bool:
+        return self.backend.name != "unsafe-local"
+
+    @property
+    def enforcement(self) -> str:
+        """Who holds memory and number of processes to their limits: for logs and the run's manifest."""
+        if not self.is_isolated:
+            return "none: programs run unconfined"
+        if self.backend.has_own_limits:
+            return f"by {self.backend.name}"
+        by_group = sorted({name for where in spawner.hierarchies for name in where.controllers})
+        rest = [] if "memory" in by_group else ["memory by process"]
+        return ", ".join([f"{name} by control group" for name in by_group] + rest)
+
+    @asynccontextmanager
+    async def session(self, files: Mapping[str, Content] | None = None) -> AsyncIterator[Box]:
+        """A box for one episode, with these files in its scratch folder; gone with everything in it afterwards.
+
+        Raises InfrastructureError when it cannot be started or removed.
+        """
+        box = Box(self, files or {})
+        try:
+            await box.open()
+            yield box
+        finally:
+            await _finish(box.close())
+
+
+def open_sandbox(
+    *,
+    limits: Limits | None = None,
+    backend: Choice = "auto",
+    python: str | None = None,
+    read_only: Sequence[str] = (),
+    docker_image: str = DOCKER_IMAGE,
+    allow_unsafe: bool = False,
+) -> Sandbox:
+    """The sandbox to run programs in: `auto` is the first of bubblewrap, gvisor and docker that works on this machine.
+
+    A back end is tried with a real program, once in a process. `python` names the interpreter inside, `read_only` more
+    folders of the host that programs may read. `unsafe-local` isolates nothing and needs `allow_unsafe` besides.
+
+    Raises UsageError with instructions when none works; it never takes a weaker one than asked for.
+    """
+    if backend != "auto" and backend not in BACKENDS:
+        raise UsageError(f"There is no sandbox back end {backend!r}; there are auto, {', '.join(BACKENDS)}.")
+    if backend == "unsafe-local" and not allow_unsafe:
+        raise UsageError(
+            "The back end unsafe-local runs what a model wrote as you, with your files and your network; say "
+            "allow_unsafe=True if this machine holds nothing that may be lost or read, or leave the choice to 'auto'."
+        )
+    for folder in read_only:
+        if not os.path.isdir(folder) or not os.path.isabs(folder):
+            raise UsageError(f"read_only: {folder!r} is no folder with an absolute path, so it cannot be shown inside.")
+    setup = Setup(
+        limits=limits or Limits(), python=find_python(python), read_only=tuple(read_only), docker_image=docker_image
+    )
+    names = [name for name in BACKENDS if name != "unsafe-local"] if backend == "auto" else [backend]
+    problems = {}
+    for name in names:
+        problem = _problem_with(name, Setup(limits=Limits(), python=setup.python, docker_image=docker_image))
+        if problem is None:
+            return Sandbox(backend=BACKENDS[name], setup=setup)
+        problems[name] = problem
+    reasons = "\n".join(f"  {name}: {problem} To have it: {BACKENDS[name].install}" for name, problem in problems.items())
+    raise UsageError(
+        f"Programs that a model wrote need a sandbox, and none that was asked for ({backend}) works here:\n{reasons}"
+    )
+
+
+class Box:
+    """One episode's place to run programs. Its scratch folder is the working directory of each and lives until the box is
+    closed; processes do not outlive the execution that started them. One thing at a time: others wait."""
+
+    def __init__(self, sandbox: Sandbox, files: Mapping[str, Content]) -> None:
+        self._sandbox = sandbox
+        self._files = {_checked_name(name): _as_bytes(content) for name, content in files.items()}
+        self._started: Started | None = None
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def limits(self) -> Limits:
+        return self._sandbox.limits
+
+    async def open(self) -> None:
+        """Start the first process and put the first files there."""
+        backend, setup = self._sandbox.backend, self._sandbox.setup
+        self._started = await _kept(lambda: spawner.start(backend, setup), spawner.stop)
+        try:
+            self._reader, self._writer = await asyncio.open_connection(sock=self._started.channel, limit=_LARGEST_FRAME)
+            async with asyncio.timeout(START_SECONDS):
+                await self._expect_ready()
+                await self._put(self._files)
+        except (TimeoutError, EOFError, OSError) as error:
+            what = f"{type(error).__name__}; {await self._said()}"
+            raise InfrastructureError(f"The sandbox {backend.name} did not start: {what}.") from error
+
+    async def run(self, argv: Sequence[str], *, stdin: Content = "", seconds: float | None = None) -> Execution:
+        """Run a program to its end, or until it reaches a limit, and kill whatever it started.
+
+        `seconds` is the wall clock, by default that of the limits. A program that cannot be found or executed exits with
+        127. Raises InfrastructureError when the box fails, never for what the program does.
+        """
+        async with self.start(argv, seconds=seconds) as program:
+            with suppress(ConnectionError):  # it may be over before it has read
+                await program.write(_as_bytes(stdin))
+                await program.end_input()
+            return await program.wait()
+
+    @asynccontextmanager
+    async def start(self, argv: Sequence[str], *, seconds: float | None = None) -> AsyncIterator[Program]:
+        """Run a program and talk to it while it runs."""
+        argv = list(argv)
+        if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):
+            raise UsageError(f"A program is named by texts without NUL characters, got {argv!r:.80}.")
+        async with self._lock:
+            if self._is_closed:
+                raise UsageError("This box is closed; run programs inside `async with sandbox.session()`.")
+            if self._started is None:
+                await self.open()
+            program = Program(self, seconds or self.limits.seconds)
+            await program.start(argv)
+            try:
+                yield program
+            finally:
+                if program.result is None:
+                    # Left in the middle: nobody knows what it still does.
+                    await _finish(self._destroy())
+
+    async def write(self, files: Mapping[str, Content]) -> None:
+        """Put files into the scratch folder; what stood there under such a name is replaced.
+
+        Raises UsageError for a name that is no plain path below it, and InfrastructureError when they do not fit.
+        """
+        checked = {_checked_name(name): _as_bytes(content) for name, content in files.items()}
+        async with self._lock:
+            await self._put(checked)
+
+    async def collect(
+        self, names: Sequence[str] | None = None, *, max_files: int = 256, max_bytes: int = 8 * MIB
+    ) -> Collected:
+        """Take regular files out of the scratch folder, those named or all; links are never followed.
+
+        What is refused is named with its reason. Content is whatever the programs wrote there: data, never to be trusted.
+        """
+        wanted = None if names is None else [_checked_name(name) for name in names]
+        async with self._lock:
+            request = {"names": wanted, "files": max_files, "size": max_bytes}
+            async with self._exchange():
+                self._send(b"C", marshal.dumps(request, 2))
+                return await self._receive_files(None if wanted is None else set(wanted), max_files, max_bytes)
+
+    async def close(self) -> None:
+        """Kill everything in the box and remove it. Raises InfrastructureError when that failed."""
+        self._is_closed = True
+        await self._destroy()
+
+    async def _put(self, files: Mapping[str, bytes]) -> None:
+        async with self._exchange():
+            for name, content in files.items():
+                self._send(b"W", marshal.dumps((name, content, 0o644), 2))
+                kind, answer = await self._receive()
+                if kind == b"N":
+                    path, _, reason = answer.partition(b"\0")
+                    raise UsageError(
+                        f"The file {path.decode(errors='replace')!r} cannot be put into the box: "
+                        f"{reason.decode(errors='replace')}; the scratch folder takes {self.limits.disk_mib} MiB in "
+                        f"{self.limits.files} files."
+                    )
+
+    async def _receive_files(self, wanted: set[str] | None, max_files: int, max_bytes: int) -> Collected:
+        files: dict[str, bytes] = {}
+        refused: dict[str, str] = {}
+        left = max_bytes
+        while True:
+            kind, content = await self._receive()
+            if kind == b".":
+                return Collected(files=files, refused=refused)
+            if kind == b"N" and len(refused) < max_files:
+                path, _, reason = content.partition(b"\0")
+                refused[path.decode(errors="replace")] = reason.decode(errors="replace")
+            elif kind == b"F" and len(files) < max_files:
+                (size,), raw = struct.unpack(">Q", content[:8]), content[8:]
+                if size > left:
+                    raise InfrastructureError("The box sent more than was asked for; it is not to be trusted any more.")
+                left -= size
+                parts = []
+                while size:
+                    kind, part = await self._receive()
+                    size -= len(part)
+                    if kind != b"D" or size < 0:
+                        raise InfrastructureError("The box sent a file that is not what it said.")
+                    parts.append(part)
+                try:
+                    name = _checked_name(raw.decode())
+                except (UnicodeDecodeError, UsageError):
+                    refused[raw.decode(errors="replace")] = "has a name that is no plain path in UTF-8"
+                    continue
+                if wanted is None or name in wanted:
+                    files[name] = b"".join(parts)
+            else:
+                raise InfrastructureError("The box sent more than was asked for; it is not to be trusted any more.")
+
+    @asynccontextmanager
+    async def _exchange(self) -> AsyncIterator[None]:
+        """Talk to the first process; a box that cannot be talked to has failed."""
+        if self._is_closed:
+            raise UsageError("This box is closed; use it inside `async with sandbox.session()`.")
+        if self._started is None:
+            await self.open()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                yield
+        except (TimeoutError, EOFError, ConnectionError) as error:
+            said = await self._said()
+            await _finish(self._destroy())
+            raise InfrastructureError(f"A box of {self._sandbox.backend.name} has failed: {error!r}; {said}.") from error
+        except BaseException:
+            # An answer may still be on its way, and would be taken for that of the next request.
+            await _finish(self._destroy())
+            raise
+
+    def _send(self, kind: bytes, content: bytes = b"") -> None:
+        self._writer.write(struct.pack(">cI", kind, len(content)) + content)
+
+    async def _receive(self) -> tuple[bytes, bytes]:
+        kind, size = struct.unpack(">cI", await self._reader.readexactly(5))
+        if size > _LARGEST_FRAME:
+            raise InfrastructureError("A box announced more than it may send; it is not to be trusted any more.")
+        return kind, await self._reader.readexactly(size)
+
+    async def _expect_ready(self) -> None:
+        kind, _ = await self._receive()
+        if kind != b".":
+            raise InfrastructureError(f"A box answered its start with {kind!r}.")
+
+    async def _said(self) -> str:
+        """What the back end wrote to its standard error, its last words as a rule."""
+        started = self._started
+        if started is None:
+            return "it said nothing"
+        os.set_blocking(started.errors, False)
+        with suppress(BlockingIOError):
+            if said := os.read(started.errors, 4096):
+                return f"it said {said.decode(errors='replace').strip()!r}"
+        return "it said nothing"
+
+    async def _destroy(self) -> None:
+        started, self._started = self._started, None
+        if started is None:
+            return
+        writer = getattr(self, "_writer", None)
+        if writer is not None:
+            writer.close()
+        else:
+            started.channel.close()
+        os.close(started.errors)
+        await asyncio.to_thread(spawner.stop, started)
+
+
+class Program:
+    """A program that runs in a box."""
+
+    def __init__(self, box: Box, seconds: float) -> None:
+        self._box, self._seconds = box, seconds
+        self._written = {b"O": bytearray(), b"e": bytearray()}
+        self._read_until = 0
+        self.result: Execution | None = None
+        """None while it runs."""
+
+    async def start(self, argv: Sequence[str]) -> None:
+        box, limits = self._box, self._box.limits
+        started = box._started
+        assert started is not None
+        self._kills_before = started.group.num_memory_kills
+        self._deadline = asyncio.get_running_loop().time() + self._seconds + GRACE_SECONDS
+        per_process = {
+            "RLIMIT_AS": limits.memory_mib * MIB, "RLIMIT_NPROC": limits.processes, "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_FSIZE": limits.disk_mib * MIB, "RLIMIT_CPU": int(self._seconds) + 1, "RLIMIT_CORE": 0,
+            "RLIMIT_MEMLOCK": 0,
+        }  # fmt: skip
+        request = {
+            "argv": list(argv), "seconds": self._seconds, "output": limits.output_kib * 1024,
+            "limits": per_process if box._sandbox.is_isolated else {},
+        }  # fmt: skip
+        box._send(b"S", marshal.dumps(request, 2))
+
+    async def write(self, content: bytes) -> None:
+        """Send it input."""
+        for begin in range(0, len(content), _LARGEST_FRAME):
+            self._box._send(b"I", content[begin : begin + _LARGEST_FRAME])
+            await self._box._writer.drain()
+
+    async def end_input(self) -> None:
+        self._box._send(b"E")
+
+    async def read_line(self) -> bytes | None:
+        """The next line of its standard output, without its end; None when it ended without one."""
+        while True:
+            written = self._written[b"O"]
+            end = written.find(b"\n", self._read_until)
+            if end >= 0:
+                line = bytes(written[self._read_until : end])
+                self._read_until = end + 1
+                return line
+            if self.result is not None:
+                return None
+            await self._next()
+
+    async def wait(self) -> Execution:
+        """Until it has ended."""
+        while self.result is None:
+            await self._next()
+        return self.result
+
+    async def kill(self) -> None:
+        """End it now, as if its deadline had come."""
+        if self.result is None:
+            self._box._send(b"K")
+
+    async def _next(self) -> None:
+        """Take one frame; a box that is silent past the deadline is killed as a whole."""
+        box = self._box
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                kind, content = await box._receive()
+        except TimeoutError:
+            await self._lose("deadline")
+            return
+        except (EOFError, ConnectionError) as error:
+            started = box._started
+            if started is not None and started.group.num_memory_kills > self._kills_before:
+                await self._lose("memory")
+                return
+            said = await box._said()
+            raise InfrastructureError(f"A box of {box._sandbox.backend.name} ended by itself; {said}.") from error
+        if kind in self._written:
+            if sum(map(len, self._written.values())) + len(content) > box.limits.output_kib * 1024:
+                await self._lose("output")
+                return
+            self._written[kind] += content
+        elif kind == b"X":
+            await self._finish(content)
+
+    async def _finish(self, content: bytes) -> None:
+        code, seconds = struct.unpack(">id", content[:12])
+        ended = content[12:].decode()
+        started = self._box._started
+        assert started is not None
+        if code == -9 and ended == "exit" and started.group.num_memory_kills > self._kills_before:
+            ended = "memory"
+        if ended not in ("exit", "deadline", "memory", "output", "files", "processes"):
+            raise InfrastructureError(f"A box reported an end that there is not: {ended!r:.40}.")
+        if ended == "files":
+            # They are still there, and would end whatever is run next.
+            await self._lose("files")
+            return
+        self._set_result(cast(Ended, ended), code, seconds, scratch_lost=False)
+
+    async def _lose(self, ended: Ended) -> None:
+        """Destroy the box; the program is to blame."""
+        await _finish(self._box._destroy())
+        self._set_result(ended, 0, self._seconds, scratch_lost=True)
+
+    def _set_result(self, ended: Ended, code: int, seconds: float, *, scratch_lost: bool) -> None:
+        texts = {kind: content.decode("utf-8", "replace") for kind, content in self._written.items()}
+        self.result = Execution(
+            exit_code=code if ended == "exit" else None, stdout=texts[b"O"], stderr=texts[b"e"], ended=ended,
+            seconds=seconds, backend=self._box._sandbox.backend.name, scratch_lost=scratch_lost,
+        )  # fmt: skip
+
+
+@functools.cache
+def _problem_with(name: str, setup: Setup) -> str | None:
+    """Why a back end does not work here; None when it does. Tried once, with a real program."""
+
+    async def attempt() -> str | None:
+        sandbox = Sandbox(backend=BACKENDS[name], setup=setup)
+        inside = "python3" if name == "docker" else setup.python.path
+        async with sandbox.session() as box:
+            run = await box.run([inside, "-I", "-S", "-c", "print(6 * 7)"], seconds=START_SECONDS)
+        return None if run.stdout == "42\n" else f"a first program ended with {run}."
+
+    # A thread of its own, because the caller may run inside an event loop.
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        try:
+            return executor.submit(asyncio.run, attempt()).result()
+        except InfrastructureError as error:
+            return str(error)
+
+
+async def _kept(make: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """What a blocking call makes. A cancellation waits for it and has it undone, so that nothing is made and forgotten."""
+    making = asyncio.ensure_future(asyncio.to_thread(make))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        with suppress(InfrastructureError):
+            await asyncio.to_thread(undo, await making)
+        raise
+
+
+async def _finish(closing: object) -> None:
+    """Wait for a coroutine to its end, also through a cancellation."""
+    task = asyncio.ensure_future(closing)  # type: ignore[arg-type]
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(InfrastructureError):
+            await task
+        raise
+
+
+def _checked_name(name: str) -> str:
+    """A relative path of plain names. Raises UsageError for anything else."""
+    parts = name.split("/")
+    if "\0" in name or not all(part not in ("", ".", "..") for part in parts) or len(name) > 512 or len(parts) > 16:
+        raise UsageError(f"{name!r:.80} is no plain relative path, so it names no file of the scratch folder.")
+    return name
+
+
+def _as_bytes(content: Content) -> bytes:
+    return content.encode() if isinstance(content, str) else content

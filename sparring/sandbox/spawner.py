@@ -1,0 +1,213 @@
+"""A small process that starts sandboxes and ends them: the only parent they have, in no thread that could end early.
+
+Run by path with an empty environment, so that no sandbox inherits one. It serves one socket of one owner; when the owner
+goes, however it went, every sandbox is killed and its control groups are removed. Standard library only.
+
+A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "user", "group_folders", "environment", "limits"} with
+three descriptors for the standard streams, or {"op": "close", "id", "cleanup"}. `inherited` are contents that the program
+finds open as descriptors 3, 4, ...; `user` is null, or [first, last] of the user ids to take an unused one from. The
+answer is JSON too; {"error": text} says what failed.
+"""
+
+import array
+import base64
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+PR_SET_NO_NEW_PRIVS = 38
+KILL_SECONDS = 5.0
+"""How long the processes of a killed sandbox may take to be gone."""
+MESSAGE = 1 << 20
+
+
+class Spawner:
+    def __init__(self, channel, lock_folder):
+        self.channel, self.lock_folder = channel, lock_folder
+        self.owner = os.getppid()
+        self.boxes = {}
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def serve(self):
+        try:
+            while os.getppid() == self.owner:
+                if not select.select([self.channel], [], [], 1.0)[0]:
+                    continue
+                content, descriptors = self.receive()
+                if not content:
+                    return
+                try:
+                    answer = self.answer(json.loads(content), descriptors)
+                except Exception as error:
+                    answer = {"error": "%s: %s" % (type(error).__name__, error)}
+                finally:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                self.channel.send(json.dumps(answer).encode())
+        finally:
+            for id in list(self.boxes):
+                self.close(id, [])
+
+    def receive(self):
+        size = array.array("i").itemsize * 3
+        content, ancillary, _, _ = self.channel.recvmsg(MESSAGE, socket.CMSG_SPACE(size))
+        descriptors = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        return content, list(descriptors)
+
+    def answer(self, request, descriptors):
+        if request["op"] == "open":
+            return self.open(request, descriptors)
+        return self.close(request["id"], request["cleanup"])
+
+    def open(self, request, descriptors):
+        user, lock = self.unused_user(request["user"])
+        failure, report = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(failure)
+            self.become(request, descriptors, user, report)
+        os.close(report)
+        with open(failure, "rb") as pipe:
+            problem = pipe.read().decode()
+        if problem:
+            os.waitpid(pid, 0)
+            if lock is not None:
+                os.close(lock)
+            return {"error": problem}
+        self.boxes[pid] = (lock, request["group_folders"])
+        return {"id": pid}
+
+    def unused_user(self, span):
+        """A user id that no other sandbox of this machine runs under, and the lock that keeps it."""
+        if span is None:
+            return None, None
+        os.makedirs(self.lock_folder, mode=0o700, exist_ok=True)
+        for user in range(span[0], span[1] + 1):
+            lock = os.open("%s/%d" % (self.lock_folder, user), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return user, lock
+            except BlockingIOError:
+                os.close(lock)
+        raise RuntimeError("all user ids from %d to %d are in use by other sandboxes" % tuple(span))
+
+    def become(self, request, descriptors, user, report):
+        """The child: join the control groups, give up every right, and turn into the sandbox."""
+        step = "start"
+        try:
+            step = "join a control group"
+            for folder in request["group_folders"]:
+                with open(folder + "/cgroup.procs", "w") as file:
+                    file.write("0")
+            step = "open what it inherits"
+            inherited = []
+            for content in request["inherited"]:
+                file = os.memfd_create("sandbox")
+                os.write(file, base64.b64decode(content))
+                os.lseek(file, 0, os.SEEK_SET)
+                inherited.append(file)
+            # First out of the way of the numbers they shall have, then to these; what is not named is closed at exec.
+            high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 64) for file in (*descriptors, *inherited, report)]
+            for number, file in enumerate(high[:-1]):
+                os.dup2(file, number)
+            os.closerange(len(high) - 1, min(high))
+            report = high[-1]
+            step = "set limits"
+            for name, value in request["limits"].items():
+                resource.setrlimit(getattr(resource, name), (value, value))
+            step = "leave the terminal"
+            os.setsid()
+            os.umask(0o077)
+            os.chdir("/")
+            if user is not None:
+                step = "become user %d" % user
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+            step = "give up new privileges"
+            if self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            step = "execute %s" % request["argv"][0]
+            for number in range(1, signal.NSIG):
+                # Numbers that the C library keeps for itself, and those that cannot be handled.
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(number, signal.SIG_DFL)
+            os.execve(request["argv"][0], request["argv"], request["environment"])
+        except BaseException as error:
+            os.write(report, ("cannot %s: %s" % (step, error)).encode())
+        os._exit(1)
+
+    def close(self, id, cleanup):
+        """Kill a sandbox and wait until nothing of it is left. The status is that of the program that was started."""
+        lock, group_folders = self.boxes.pop(id)
+        # The first process inside goes first: the kernel kills a namespace with it, before the one outside can notice.
+        for pid in self.children(id):
+            self.kill(pid)
+        status = self.wait(id, 0.5)
+        if status is None:
+            self.kill(id)
+            status = self.wait(id, KILL_SECONDS)
+        for command in cleanup:
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        left = [folder for folder in group_folders if not self.remove(folder)]
+        if lock is not None:
+            os.close(lock)
+        if status is None or left:
+            return {"error": "processes of a killed sandbox did not end in %d s" % KILL_SECONDS}
+        return {"status": status}
+
+    def children(self, pid):
+        try:
+            with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
+                return [int(child) for child in file.read().split()]
+        except OSError:
+            return []
+
+    def kill(self, pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def wait(self, pid, seconds):
+        """The exit status of a child; None when it did not end in time."""
+        until = time.monotonic() + seconds
+        pause = 0.0005
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > until:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    def remove(self, folder):
+        """Kill what is left in a control group and remove it; False when it would not go."""
+        until = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < until:
+            try:
+                os.rmdir(folder)
+                return True
+            except FileNotFoundError:
+                return True
+            except OSError:
+                with contextlib.suppress(OSError), open(folder + "/cgroup.procs") as file:
+                    for pid in file.read().split():
+                        self.kill(int(pid))
+                time.sleep(0.002)
+        return False
+
+
+if __name__ == "__main__":
+    Spawner(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).serve()

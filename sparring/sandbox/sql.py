@@ -1,0 +1,193 @@
+"""SQL for one episode: a SQLite database in memory that a model may query, and nothing else.
+
+Authorizer, limits and progress handler are SQLite's own (sqlite.org/c3ref/set_authorizer.html, sqlite.org/limits.html,
+sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it is kept from files, from the rest of the
+machine and from running long, and not from a bug of SQLite itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sparring.errors import DataError
+from sparring.types import Json
+
+Cell: TypeAlias = str | int | float | bytes | None
+Table: TypeAlias = Sequence[Mapping[str, Cell]]
+"""Rows; the columns are those of the first."""
+
+_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_FUNCTION}
+_WRITING = {
+    sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_TRANSACTION,
+    sqlite3.SQLITE_SAVEPOINT,
+}  # fmt: skip
+_REFUSED_FUNCTIONS = frozenset({"load_extension", "random", "randomblob", "fts3_tokenizer", "sqlite_log", "writefile", "edit"})
+"""Random ones among them: the same question has the same answer."""
+_PROGRESS_STEPS = 100
+"""Instructions of SQLite's machine between two looks at the clock."""
+
+
+class SqlError(Exception):
+    """A query that was refused, is wrong, or did not end in time: text for the model that wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlLimits:
+    """What one query may use."""
+
+    seconds: float = 1.0
+    rows: int = 200
+    """Rows of an answer; a longer one is cut, which `SqlDatabase.query` tells."""
+    output_kib: int = 64
+    """Text and blobs of an answer."""
+    value_kib: int = 16
+    """One text or blob, also while a query computes. A function of two long texts cannot be interrupted, so this bounds
+    how late a query may end."""
+    query_kib: int = 16
+    database_mib: int = 16
+
+
+class SqlDatabase:
+    """Tables in memory, filled once and then read-only unless `writable`.
+
+        database = SqlDatabase({"parts": [{"id": 1, "name": "bolt"}]})
+        database.query("SELECT name FROM parts WHERE id = ?", [1])  # [{"name": "bolt"}]
+
+    The schema is SQL text, or a mapping from table names to rows. Methods may be called from any thread, one at a time.
+    """
+
+    def __init__(self, schema: str | Mapping[str, Table], limits: SqlLimits | None = None, *, writable: bool = False) -> None:
+        """Raises DataError when the schema or a row is refused by SQLite."""
+        self.limits = limits or SqlLimits()
+        self._lock = threading.Lock()
+        self._deadline = math.inf
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        try:
+            if isinstance(schema, str):
+                self._connection.executescript(schema)
+            else:
+                for name, rows in schema.items():
+                    self._fill(name, rows)
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            self._connection.close()
+            raise DataError(f"The database cannot be made: {error}. Correct the schema or the rows.") from error
+        self._shut_in(writable)
+
+    def query(self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()) -> list[dict[str, Json]]:
+        """Rows by column name; the last one is `{"truncated": ...}` when there were more than the limits let through.
+
+        One statement only. Raises SqlError whose text tells a model what to change.
+        """
+        with self._lock:
+            self._deadline = time.monotonic() + self.limits.seconds
+            try:
+                cursor = self._connection.execute(sql, parameters)
+                return self._rows(cursor)
+            except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, UnicodeError, MemoryError) as error:
+                raise SqlError(self._told(error)) from error
+            finally:
+                self._deadline = math.inf
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _fill(self, name: str, rows: Table) -> None:
+        if not rows:
+            raise DataError(f"Table {name!r} has no row, so its columns are not known; give the schema as SQL text.")
+        columns = list(rows[0])
+        odd = next((number for number, row in enumerate(rows) if list(row) != columns), None)
+        if odd is not None:
+            raise DataError(f"Table {name!r}, row {odd}: its columns are {list(rows[odd])}, those of the first {columns}.")
+        listed = ", ".join(map(_quoted, columns))
+        self._connection.execute(f"CREATE TABLE {_quoted(name)} ({listed})")
+        marks = ", ".join("?" * len(columns))
+        self._connection.executemany(
+            f"INSERT INTO {_quoted(name)} VALUES ({marks})", [tuple(row.values()) for row in rows]
+        )
+
+    def _shut_in(self, writable: bool) -> None:
+        connection, limits = self._connection, self.limits
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {limits.database_mib * 2**20 // page}")
+        for name, value in (
+            (sqlite3.SQLITE_LIMIT_LENGTH, limits.value_kib * 1024),
+            (sqlite3.SQLITE_LIMIT_SQL_LENGTH, limits.query_kib * 1024),
+            (sqlite3.SQLITE_LIMIT_COLUMN, 256),
+            (sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 200),
+            (sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 50),
+            (sqlite3.SQLITE_LIMIT_VDBE_OP, 250_000),
+            (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+            (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 256),
+            (sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 10),
+            (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
+        ):
+            connection.setlimit(name, value)
+        allowed = _READING | _WRITING if writable else _READING
+
+        def authorize(action: int, first: str | None, second: str | None, *_: object) -> int:
+            if action not in allowed or (action == sqlite3.SQLITE_FUNCTION and second in _REFUSED_FUNCTIONS):
+                return sqlite3.SQLITE_DENY
+            if action in _WRITING and str(first).startswith("sqlite_"):
+                return sqlite3.SQLITE_DENY
+            return sqlite3.SQLITE_OK
+
+        for name in ("printf", "format"):
+            connection.create_function(name, -1, _formatted, deterministic=True)
+        connection.set_authorizer(authorize)
+        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
+
+    def _rows(self, cursor: sqlite3.Cursor) -> list[dict[str, Json]]:
+        names = [column[0] for column in cursor.description or ()]
+        if len(set(names)) != len(names):
+            doubled = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two columns of the answer are called {doubled!r}; name them with AS")
+        rows: list[dict[str, Json]] = []
+        left = self.limits.output_kib * 1024
+        for row in cursor:
+            left -= sum(len(cell) if isinstance(cell, str | bytes) else 8 for cell in row)
+            if len(rows) == self.limits.rows or left < 0:
+                rows.append({"truncated": f"more rows than can be shown; {len(rows)} are above, narrow the query"})
+                break
+            rows.append(dict(zip(names, map(_as_json, row), strict=True)))
+        cursor.close()
+        return rows
+
+    def _told(self, error: BaseException) -> str:
+        text = str(error)
+        if "interrupted" in text:
+            return f"the query did not end within {self.limits.seconds:g} s; make it smaller"
+        if "not authorized" in text or "prohibited" in text:
+            return f"{text}: this database can be queried and not changed, and reaches no files"
+        if "user-defined function" in text:
+            return "printf takes a format such as '%.2f' whose values fit it, with widths below 1000"
+        if "too big" in text or "too long" in text or isinstance(error, MemoryError):
+            return f"{text}: a value may have {self.limits.value_kib} KiB, a query {self.limits.query_kib} KiB"
+        return text
+
+
+def _formatted(pattern: str, *values: Cell) -> str:
+    """SQLite's own takes seconds over a width of millions, and cannot be interrupted."""
+    if re.search(r"\*|\d{4}", pattern):
+        raise ValueError("a width is too large")
+    return pattern % values
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _as_json(cell: Cell) -> Json:
+    """Blobs are written in hexadecimal; infinities, which JSON lacks, as text."""
+    if isinstance(cell, bytes):
+        return cell.hex()
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return str(cell)
+    return cell
+
