@@ -18,6 +18,7 @@ from sparring.environments.suites.sop import (
     know_your_business,
     media_review,
     order_fulfilment,
+    referral_abuse,
     warehouse_inspection,
 )
 from sparring.environments.suites.sop.domain import (
@@ -45,6 +46,7 @@ DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
             know_your_business,
             media_review,
             order_fulfilment,
+            referral_abuse,
             warehouse_inspection,
         )
     }

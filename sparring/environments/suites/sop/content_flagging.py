@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from sparring.environments.demonstrations import tool_call
+from sparring.environments.replay import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -21,7 +22,6 @@ from sparring.environments.suites.sop.domain import (
     replies,
 )
 from sparring.environments.suites.sop.entities import PEOPLE, Draw, Pool, codes
-from sparring.environments.tools import tool
 from sparring.types import Json
 
 POSTS = Pool(codes("PQV"))
@@ -40,50 +40,44 @@ Level: TypeAlias = Literal["open", "touchy", "banned"]
 class Desk(ReplayDesk):
     """Posts, their authors, topics and reports."""
 
-    @tool
+    @replayed
     def post(self, id: str) -> Json:
         """author and topic"""
-        return self.recorded("post", id=id)
 
-    @tool
+    @replayed
     def author(self, name: str) -> Json:
         """role and strikes"""
-        return self.recorded("author", name=name)
 
-    @tool
+    @replayed
     def topic(self, name: str) -> Json:
         """level"""
-        return self.recorded("topic", name=name)
 
-    @tool
+    @replayed
     def reports(self, post: str) -> Json:
         """number of trusted and of new reports, and who was first"""
-        return self.recorded("reports", post=post)
 
-    @tool
+    @replayed
     def stale(self, post: str) -> Json:
         """how many of the trusted reports are old"""
-        return self.recorded("stale", post=post)
 
-    @tool
+    @replayed
     def appeal(self, post: str) -> Json:
         """state of an appeal, and who handles it"""
-        return self.recorded("appeal", post=post)
 
     @distractor
+    @replayed
     def views(self, post: str) -> Json:
         """how often the post was seen"""
-        return self.recorded("views", post=post)
 
     @distractor
+    @replayed
     def followers(self, name: str) -> Json:
         """number of followers of an author"""
-        return self.recorded("followers", name=name)
 
     @distractor
+    @replayed
     def language(self, post: str) -> Json:
         """language of the post"""
-        return self.recorded("language", post=post)
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         id = given["post"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 from sparring.environments.demonstrations import tool_call
+from sparring.environments.replay import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -21,7 +22,6 @@ from sparring.environments.suites.sop.domain import (
     replies,
 )
 from sparring.environments.suites.sop.entities import Draw, Pool, codes
-from sparring.environments.tools import tool
 from sparring.types import Json
 
 THREADS, MAILS, ORDERS = Pool(codes("TUW")), Pool(codes("EFGHJM")), Pool(codes("RSXY"))
@@ -70,50 +70,44 @@ TAKEN_BACK = "Please forget my last mail."
 class Desk(ReplayDesk):
     """Threads and mails, orders and the handbook."""
 
-    @tool
+    @replayed
     def thread(self, id: str) -> Json:
         """its order, and its mails from old to new"""
-        return self.recorded("thread", id=id)
 
-    @tool
+    @replayed
     def mail(self, id: str) -> Json:
         """who wrote it, and what"""
-        return self.recorded("mail", id=id)
 
-    @tool
+    @replayed
     def order(self, order: str) -> Json:
         """state of an order"""
-        return self.recorded("order", order=order)
 
-    @tool
+    @replayed
     def parcel(self, order: str) -> Json:
         """state of the parcel of an order"""
-        return self.recorded("parcel", order=order)
 
-    @tool
+    @replayed
     def options(self, order: str, intent: str) -> Json:
         """the action for each state of the order"""
-        return self.recorded("options", order=order, intent=intent)
 
-    @tool
+    @replayed
     def price(self, order: str) -> Json:
         """price of an order"""
-        return self.recorded("price", order=order)
 
     @distractor
+    @replayed
     def tone(self, thread: str) -> Json:
         """how polite a thread is"""
-        return self.recorded("tone", thread=thread)
 
     @distractor
+    @replayed
     def route(self, order: str) -> Json:
         """depots on the way of an order"""
-        return self.recorded("route", order=order)
 
     @distractor
+    @replayed
     def rating(self, order: str) -> Json:
         """stars that the buyer gave"""
-        return self.recorded("rating", order=order)
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         thread = yield tool_call("thread", id=given["thread"])

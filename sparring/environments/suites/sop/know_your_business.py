@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from sparring.environments.demonstrations import tool_call
+from sparring.environments.replay import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -21,7 +22,6 @@ from sparring.environments.suites.sop.domain import (
     replies,
 )
 from sparring.environments.suites.sop.entities import PEOPLE, Draw, Pool, codes
-from sparring.environments.tools import tool
 from sparring.types import Json
 
 COMPANIES = Pool(codes("CKLN"))
@@ -42,50 +42,45 @@ Status: TypeAlias = Literal["approve", "review", "reject"]
 class Desk(ReplayDesk):
     """The company register, the register of persons, the watchlist and the tiers of countries."""
 
-    @tool
+    @replayed
     def company(self, id: str) -> Json:
         """owner and director of a company"""
-        return self.recorded("company", id=id)
 
-    @tool
+    @replayed
     def person(self, name: str) -> Json:
         """year of birth and country"""
-        return self.recorded("person", name=name)
 
-    @tool
+    @replayed
     def watchlist(self, name: str) -> Json:
         """whether a name is listed, and the year of birth there"""
-        return self.recorded("watchlist", name=name)
 
-    @tool
+    @replayed
     def country(self, name: str) -> Json:
         """tier of a country"""
-        return self.recorded("country", name=name)
 
-    @tool
+    @replayed
     def licence(self, company: str) -> Json:
         """state of the licence of a company"""
-        return self.recorded("licence", company=company)
 
     @distractor
+    @replayed
     def employees(self, company: str) -> Json:
         """number of employees"""
-        return self.recorded("employees", company=company)
 
     @distractor
+    @replayed
     def bank(self, company: str) -> Json:
         """bank of a company, and since when"""
-        return self.recorded("bank", company=company)
 
     @distractor
+    @replayed
     def address(self, company: str) -> Json:
         """where a company has its seat"""
-        return self.recorded("address", company=company)
 
     @distractor
+    @replayed
     def press(self, name: str) -> Json:
         """how often newspapers named a person"""
-        return self.recorded("press", name=name)
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         first = given["company"]

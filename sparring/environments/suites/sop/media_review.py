@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from sparring.environments.demonstrations import tool_call
+from sparring.environments.replay import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -21,7 +22,6 @@ from sparring.environments.suites.sop.domain import (
     replies,
 )
 from sparring.environments.suites.sop.entities import PEOPLE, Draw, Pool, codes
-from sparring.environments.tools import tool
 from sparring.types import Json
 
 CLIPS, MARKETS = Pool(codes("VCD")), Pool(codes("MOR"))
@@ -37,71 +37,66 @@ NULL_GRADE = 5
 Verdict: TypeAlias = Literal["pass", "cut", "ban"]
 
 
-def _check(name: str, finds: str) -> Callable[[Desk, str], Json]:
-    def grade(self: Desk, clip: str) -> Json:
-        return self.recorded(name, clip=clip)
+def _check(name: str) -> Callable[..., Json]:
+    def check(self: ReplayDesk, clip: str) -> Json:
+        """grade"""
 
-    grade.__doc__ = finds
-    return tool(grade)
+    check.__name__ = name
+    return replayed(check)
 
 
 class Desk(ReplayDesk):
     """Clips, the rules for kinds and markets, and nineteen checks."""
 
-    @tool
+    @replayed
     def clip(self, clip: str) -> Json:
         """kind and market"""
-        return self.recorded("clip", clip=clip)
 
-    @tool
+    @replayed
     def due(self, kind: str) -> Json:
         """the checks to do"""
-        return self.recorded("due", kind=kind)
 
-    @tool
+    @replayed
     def market(self, market: str) -> Json:
         """the limits cut and ban"""
-        return self.recorded("market", market=market)
 
-    gore = _check("gore", "grade")
-    slang = _check("slang", "grade")
-    flash = _check("flash", "grade")
-    alcohol = _check("alcohol", "grade")
-    brands = _check("brands", "grade")
-    drugs = _check("drugs", "grade")
-    faces = _check("faces", "grade")
-    fire = _check("fire", "grade")
-    flags = _check("flags", "grade")
-    gambling = _check("gambling", "grade")
-    health = _check("health", "grade")
-    minors = _check("minors", "grade")
-    music = _check("music", "grade")
-    nudity = _check("nudity", "grade")
-    plates = _check("plates", "grade")
-    prices = _check("prices", "grade")
-    smoking = _check("smoking", "grade")
-    stunts = _check("stunts", "grade")
-    weapons = _check("weapons", "grade")
+    gore = _check("gore")
+    slang = _check("slang")
+    flash = _check("flash")
+    alcohol = _check("alcohol")
+    brands = _check("brands")
+    drugs = _check("drugs")
+    faces = _check("faces")
+    fire = _check("fire")
+    flags = _check("flags")
+    gambling = _check("gambling")
+    health = _check("health")
+    minors = _check("minors")
+    music = _check("music")
+    nudity = _check("nudity")
+    plates = _check("plates")
+    prices = _check("prices")
+    smoking = _check("smoking")
+    stunts = _check("stunts")
+    weapons = _check("weapons")
 
-    @tool
+    @replayed
     def second(self, clip: str, check: str) -> Json:
         """grade by a second reviewer"""
-        return self.recorded("second", clip=clip, check=check)
 
-    @tool
+    @replayed
     def history(self, clip: str) -> Json:
         """whether the clip was banned before"""
-        return self.recorded("history", clip=clip)
 
     @distractor
+    @replayed
     def length(self, clip: str) -> Json:
         """length in seconds"""
-        return self.recorded("length", clip=clip)
 
     @distractor
+    @replayed
     def uploader(self, clip: str) -> Json:
         """who uploaded the clip"""
-        return self.recorded("uploader", clip=clip)
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         id = given["clip"]
