@@ -39,9 +39,9 @@ class Desk(SqlTool, SopDesk):
         return SqlDatabase(self._world["tables"])
 
     @tool
-    def account(self, host: str) -> Json:
+    def host(self, host: str) -> Json:
         """plan, device and card of a host"""
-        return self._known("accounts", host)
+        return self._known("hosts", host)
 
     @tool
     def plan(self, plan: str) -> Json:
@@ -70,7 +70,7 @@ class Desk(SqlTool, SopDesk):
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         host = given["host"]
-        account = yield tool_call("account", host=host)
+        account = yield tool_call("host", host=host)
         limit = 0
         if "limit" not in skipped:
             limit = (yield tool_call("plan", plan=account["plan"]))["limit"]
@@ -144,7 +144,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         request=f"Decide on host {host}.",
         given={"host": host},
         world={
-            "accounts": {host: {"plan": plan, "device": None if is_missing else device, "card": card}},
+            "hosts": {host: {"plan": plan, "device": None if is_missing else device, "card": card}},
             "plans": {plan: {"limit": limit}},
             "visits": {host: {"visits": draw.between(1, 300)}},
             "cities": {host: {"city": draw.pick(("Ghent", "Leeds", "Lyon", "Turin"))}},
@@ -168,7 +168,7 @@ DOMAIN = SopDomain(
     desk=Desk,
     draw_case=draw_case,
     steps=(
-        "Get the account of the host, and the limit of its plan.",
+        "Get the host, and the limit of its plan.",
         "Query table friends(name, host, device, card, spent) for the friends of the host. Twins are on the host's device. "
         "Idle ones spent 0. Good ones are neither. Like:\n"
         "SELECT count(*) AS n, sum(spent=0) AS idle FROM friends WHERE host='A1'",
