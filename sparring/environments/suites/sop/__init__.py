@@ -10,7 +10,14 @@ conversation = record_demonstration(domain.desk, tasks[0])
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparring.environments.suites.sop import aircraft_inspection, customer_service, order_fulfilment
+from sparring.environments.suites.sop import (
+    aircraft_inspection,
+    customer_service,
+    dangerous_goods,
+    order_fulfilment,
+    patient_intake,
+    traffic_spoofing,
+)
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
@@ -26,7 +33,17 @@ from sparring.environments.suites.sop.domain import (
 from sparring.environments.suites.sop.entities import SPLITS, Draw, Pool, Split, codes
 
 DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
-    {module.DOMAIN.name: module.DOMAIN for module in (aircraft_inspection, customer_service, order_fulfilment)}
+    {
+        module.DOMAIN.name: module.DOMAIN
+        for module in (
+            aircraft_inspection,
+            customer_service,
+            dangerous_goods,
+            order_fulfilment,
+            patient_intake,
+            traffic_spoofing,
+        )
+    }
 )
 
 __all__ = [
