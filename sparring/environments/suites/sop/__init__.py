@@ -14,11 +14,14 @@ from sparring.environments.suites.sop import (
     aircraft_inspection,
     content_flagging,
     customer_service,
+    dangerous_goods,
     email_intent,
     know_your_business,
     media_review,
     order_fulfilment,
+    patient_intake,
     referral_abuse,
+    traffic_spoofing,
     warehouse_inspection,
 )
 from sparring.environments.suites.sop.domain import (
@@ -42,11 +45,14 @@ DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
             aircraft_inspection,
             content_flagging,
             customer_service,
+            dangerous_goods,
             email_intent,
             know_your_business,
             media_review,
             order_fulfilment,
+            patient_intake,
             referral_abuse,
+            traffic_spoofing,
             warehouse_inspection,
         )
     }

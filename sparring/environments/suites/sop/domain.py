@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final
 from sparring.environments.base import Environment, opened, reset
 from sparring.environments.calls import execute
 from sparring.environments.demonstrations import answer
+from sparring.environments.execution import ExecutionEnvironment
 from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment
 from sparring.environments.stateful import StatefulEnvironment
 from sparring.environments.suites.sop.entities import Draw, Split
@@ -27,6 +28,8 @@ from sparring.environments.tools import tool, tools_of
 from sparring.errors import DataError, UsageError
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rewards import json_fields
+from sparring.sandbox import SqlDatabase
+from sparring.sandbox.sql import Table
 from sparring.scorers import json_exact
 from sparring.types import Json, Message, Task, ToolSchema
 
@@ -149,6 +152,28 @@ class StatefulDesk(StatefulEnvironment, SopDesk):
     def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
         """Fill the episode's database."""
         raise NotImplementedError
+
+
+class SqlDesk(ExecutionEnvironment, SopDesk):
+    """A desk that answers queries over the tables of the task. Its own tools look facts up by key."""
+
+    def prepare(self, task: Task) -> None:
+        self._facts: Mapping[str, Mapping[str, Json]] = task.fields["world"]["facts"]
+        self._tables: Mapping[str, Table] = task.fields["world"]["tables"]
+
+    def database(self) -> SqlDatabase:
+        return SqlDatabase(self._tables)
+
+    async def rows(self, query: str) -> Json:
+        """The answer of a query with its columns named once, which takes fewer tokens than a name for every value."""
+        found = await self.sql(query)
+        return {"columns": list(found[0]) if found else [], "rows": [list(row.values()) for row in found]}
+
+    def fact(self, kind: str, key: str) -> Json:
+        """What is known of a key. Raises LookupError."""
+        if key not in self._facts[kind]:
+            raise LookupError(f"not found: {key}")
+        return self._facts[kind][key]
 
 
 def slip(salt: str, action: str, *facts: Json) -> str:

@@ -157,8 +157,8 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     checks: list[str] = []
 
     def about(wording: Wording) -> str:
-        other = draw.pick([one for one in wording if one != intent])
-        return draw.pick(wording[other]).format(thing)
+        others: list[Intent] = [one for one in wording if one != intent]
+        return draw.pick(wording[draw.pick(others)]).format(thing)
 
     mails = [("buyer", draw.pick(BUYER[intent]).format(thing))]
     if longer >= 1 and draw.between(1, 3) == 1:

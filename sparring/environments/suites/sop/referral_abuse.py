@@ -10,63 +10,48 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from sparring.environments.demonstrations import tool_call
-from sparring.environments.execution import SqlTool
-from sparring.environments.suites.sop.domain import (
-    Case,
-    Clause,
-    Script,
-    SopDesk,
-    SopDomain,
-    distractor,
-    final_output,
-)
+from sparring.environments.suites.sop.domain import Case, Clause, Script, SopDomain, SqlDesk, distractor, final_output
 from sparring.environments.suites.sop.entities import Draw, Pool, codes
 from sparring.environments.tools import tool
-from sparring.sandbox import SqlDatabase
-from sparring.types import Json, Task
+from sparring.types import Json
 
 ACCOUNTS, DEVICES, CARDS, PLANS = Pool(codes("JKLNRSTUW")), Pool(codes("DEF")), Pool(codes("CGH")), Pool(codes("PQ"))
+CIRCLE = "SELECT a.name FROM friends a JOIN friends b ON a.name=b.host AND a.host=b.name WHERE a.host='{}'"
 Action: TypeAlias = Literal["pay", "hold", "close"]
 
 
-class Desk(SqlTool, SopDesk):
-    """Accounts and plans, and a database of who referred whom."""
-
-    def prepare(self, task: Task) -> None:
-        self._world = task.fields["world"]
-
-    def database(self) -> SqlDatabase:
-        return SqlDatabase(self._world["tables"])
+class Desk(SqlDesk):
+    """Hosts and plans, and a database of who referred whom."""
 
     @tool
     def host(self, host: str) -> Json:
         """plan, device and card of a host"""
-        return self._known("hosts", host)
+        return self.fact("host", host)
 
     @tool
     def plan(self, plan: str) -> Json:
         """limit of a plan"""
-        return self._known("plans", plan)
+        return self.fact("plan", plan)
+
+    @tool
+    async def query(self, sql: str) -> Json:
+        """rows of the tables friends(name, host, device, card, spent), refunds(name, euros)"""
+        return await self.rows(sql)
 
     @tool
     def columns(self, table: str) -> Json:
         """columns of a table"""
-        return {"columns": list(self._known("tables", table)[0])}
+        return self.fact("columns", table)
 
     @distractor
     def visits(self, host: str) -> Json:
         """visits of a host this year"""
-        return self._known("visits", host)
+        return self.fact("visits", host)
 
     @distractor
     def city(self, host: str) -> Json:
         """where a host lives"""
-        return self._known("cities", host)
-
-    def _known(self, part: str, key: str) -> Json:
-        if key not in self._world[part]:
-            raise LookupError(f"not found: {key}")
-        return self._world[part][key]
+        return self.fact("city", host)
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
         host = given["host"]
@@ -81,13 +66,12 @@ class Desk(SqlTool, SopDesk):
         good = f"NOT {idle}" if "good" in skipped else f"NOT {idle} AND NOT {twin}"
         counts = [f"count(*) AS n, sum({idle}) AS idle, sum({good}) AS good"]
         counts += [] if "twins" in skipped else [f"sum({twin}) AS twins"]
-        (row,) = yield tool_call("query", sql=f"SELECT {', '.join(counts)} FROM friends WHERE host='{host}'")
+        found = yield tool_call("query", sql=f"SELECT {', '.join(counts)} FROM friends WHERE host='{host}'")
+        row = dict(zip(found["columns"], found["rows"][0], strict=True))
         twins = row.get("twins", 0)
         action = _action(row["n"], twins, 0 if "idle" in skipped else row["idle"], limit)
-        if longer >= 2 and "circle" not in skipped:
-            query = f"SELECT count(*) AS n FROM friends a JOIN friends b ON a.name=b.host AND a.host=b.name WHERE a.host='{host}'"
-            if (yield tool_call("query", sql=query))[0]["n"]:
-                action = "close"
+        if longer >= 2 and "circle" not in skipped and (yield tool_call("query", sql=CIRCLE.format(host)))["rows"]:
+            action = "close"
         yield final_output(action=action, twins=twins, good=row["good"])
 
 
@@ -144,10 +128,13 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         request=f"Decide on host {host}.",
         given={"host": host},
         world={
-            "hosts": {host: {"plan": plan, "device": None if is_missing else device, "card": card}},
-            "plans": {plan: {"limit": limit}},
-            "visits": {host: {"visits": draw.between(1, 300)}},
-            "cities": {host: {"city": draw.pick(("Ghent", "Leeds", "Lyon", "Turin"))}},
+            "facts": {
+                "host": {host: {"plan": plan, "device": None if is_missing else device, "card": card}},
+                "plan": {plan: {"limit": limit}},
+                "columns": {"friends": {"columns": list(friends[0])}, "refunds": {"columns": ["name", "euros"]}},
+                "visits": {host: {"visits": draw.between(1, 300)}},
+                "city": {host: {"city": draw.pick(("Ghent", "Leeds", "Lyon", "Turin"))}},
+            },
             "tables": {
                 "friends": friends,
                 "refunds": [
@@ -169,14 +156,13 @@ DOMAIN = SopDomain(
     draw_case=draw_case,
     steps=(
         "Get the host, and the limit of its plan.",
-        "Query table friends(name, host, device, card, spent) for the friends of the host. Twins are on the host's device. "
-        "Idle ones spent 0. Good ones are neither. Like:\n"
+        "Query the friends of the host. Twins are on the host's device, idle ones spent 0, good ones are neither. Like:\n"
         "SELECT count(*) AS n, sum(spent=0) AS idle FROM friends WHERE host='A1'",
         "Action: close if there are more twins than the limit; else hold if half of the friends or more are idle; else pay.",
     ),
     if_missing="If the device is null, twins are those with the host's card.",
     clauses=(
-        Clause(text="Friends in table refunds(name, euros) are idle, whatever they spent."),
+        Clause(text="Friends in table refunds are idle, whatever they spent."),
         Clause(text="If the host is a friend of one of these friends: close."),
     ),
     answer_form={"action": "", "twins": 0, "good": 0},
