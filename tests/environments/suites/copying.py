@@ -24,6 +24,9 @@ Sources: TypeAlias = Mapping[str, Json]
 MOST_CALLS = 40
 """Of one tool in one round; there are three."""
 
+MOST_WORDS = 12
+"""A field with more answers than these is about names, codes or numbers."""
+
 
 async def observed(domain: SopDomain, task: Task) -> Sources:
     """What all tools say to all values from the request, the prompt's queries and earlier answers."""
@@ -61,7 +64,7 @@ async def observed(domain: SopDomain, task: Task) -> Sources:
 class Copier:
     """For each field the source that was right most often, chosen together: a place to copy from, or a constant."""
 
-    def __init__(self, tasks: Sequence[Task], observations: Sequence[Sources], num_candidates: int = 6) -> None:
+    def __init__(self, tasks: Sequence[Task], observations: Sequence[Sources], num_candidates: int = 10) -> None:
         answers = [{field: json.dumps(value) for field, value in task.fields["answer"].items()} for task in tasks]
         self._fields = tuple(answers[0])
         self._answers = {field: Counter(answer[field] for answer in answers) for field in self._fields}
@@ -74,7 +77,9 @@ class Copier:
                 for place, value in sources.items()
                 if value == answer[field] and place.partition(" of ")[2] in ("", field)
             )
-            candidates.append([place for place, _ in right.most_common(num_candidates)])
+            ranked = [place for place, _ in right.most_common()]
+            constants = [place for place in ranked if place.startswith("constant")]
+            candidates.append([*dict.fromkeys([*ranked[:num_candidates], *constants])])
         self.plan: Sequence[str] = max(
             itertools.product(*candidates),
             key=lambda plan: sum(
@@ -94,12 +99,15 @@ class Copier:
         known = {place: json.dumps(value) for place, value in sources.items()}
         seen = list(known.values())
         for field, answers in self._answers.items():
-            matching = [value for value in seen if value in answers]
+            # Of names and codes, which differ between tasks, only the shape is known.
+            kind = _shape if len(answers) > MOST_WORDS else str
+            words = {kind(value) for value in answers}
+            matching = [value for value in seen if kind(value) in words]
             if matching:
-                known[f"first word of {field}"] = matching[0]
+                known |= {f"first word of {field}": matching[0], f"last word of {field}": matching[-1]}
                 known[f"most frequent word of {field}"] = Counter(matching).most_common(1)[0][0]
             known |= {
-                f"constant {number} of {field}": value for number, (value, _) in enumerate(answers.most_common(3))
+                f"constant {number} of {field}": value for number, (value, _) in enumerate(answers.most_common(8))
             }
         return known
 
@@ -122,6 +130,11 @@ def _scalars(value: Json, path: str = "") -> Iterator[tuple[str, Json]]:
             yield from _scalars(item, f"{path}.{place}")
     elif value is not None:
         yield path, value
+
+
+def _shape(text: str) -> str:
+    """A99 for K42."""
+    return re.sub(r"[a-z]+", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", text)))
 
 
 def _as_number(word: str) -> Json:

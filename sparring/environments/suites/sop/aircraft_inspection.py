@@ -7,7 +7,7 @@ numbers of the trip. Papers go before limits, and an extension moves one of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from sparring.environments.demonstrations import tool_call
 from sparring.environments.replay import replayed
@@ -26,6 +26,7 @@ from sparring.types import Json
 
 AIRCRAFT, UNITS = Pool(codes("DGK")), Pool(codes("PQRSUVWXYZ"))
 Verdict: TypeAlias = Literal["release", "overhaul", "inspect", "ground"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Desk(ReplayDesk):
@@ -110,7 +111,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     signed = draw.rng.sample(units, 3)
     found, extended = draw.rng.sample(units, 2)
     checks: list[str] = []
-    verdict: Verdict = draw.pick(("release", "overhaul", "inspect", "ground"))
+    verdict: Verdict = draw.rng.choices(VERDICTS, weights=(19, 27, 27, 27))[0]
     if verdict == "ground":
         checks.append("papers")
         signed[signed.index(found)] = stray

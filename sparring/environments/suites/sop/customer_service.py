@@ -139,7 +139,7 @@ class Desk(StatefulDesk):
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     """A ticket of one account; lower rungs of the ladder hold something too, which must not be acted on."""
     account, area, line = draw.entity(ACCOUNTS), draw.entity(AREAS), draw.entity(LINES)
-    action = draw.pick(("remind", "credit", "visit", "reboot"))
+    action = draw.rng.choices(("remind", "credit", "visit", "reboot"), weights=(19, 27, 27, 27))[0]
     checks: list[str] = []
     due = hours = paid = 0
     since, plan = draw.between(2010, 2024), draw.pick(("basic", "plus"))

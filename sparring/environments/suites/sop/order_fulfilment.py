@@ -93,7 +93,7 @@ class Desk(StatefulDesk):
         return {"grams": self._one("SELECT grams FROM items WHERE id = ?", item)[0]}
 
     @distractor
-    def staff(self, warehouse: str) -> Json:
+    def workers(self, warehouse: str) -> Json:
         """people at work in a warehouse"""
         return {"people": self._one("SELECT staff FROM stock WHERE warehouse = ?", warehouse)[0]}
 
