@@ -13,7 +13,7 @@ from sparring.config import load_config
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.evaluation import Evaluation, EvaluationReport, evaluate
 from sparring.ledger import Ledger
-from sparring.tracking import Console, LocalTracker, RunFolder
+from sparring.tracking import Console, RunFolder
 from sparring.types import Sampling, TrajectoryGroup
 
 
@@ -78,10 +78,7 @@ class BaselineEvaluator:
                 await baseline.collector.aclose()
                 await baseline.engine.close()
         report = EvaluationReport(evaluations=(evaluation,), comparisons=(), path=folder.next_evaluation_path())
-        report.write()
-        tracker = LocalTracker(folder.path)
-        tracker.log_groups(int(report.path.stem.rpartition("-")[2]), groups, split="held_out")
-        tracker.close()
+        report.write(groups)
         return report
 
     async def _play(self, baseline: Baseline) -> tuple[Evaluation, list[TrajectoryGroup]]:

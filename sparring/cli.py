@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -18,16 +19,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparring.config import endpoint_problems, key_from, load_config, read_recipe, resolved_view, untrainable
-from sparring.errors import DataError, SparringError, UsageError
+from sparring.errors import DataError, GateError, ServiceError, SparringError, UsageError
 from sparring.tracking import Console, RunFolder, list_runs
 from sparring.tracking.console import interval
 
 if TYPE_CHECKING:
     from sparring.evaluation.evaluation import Comparison, Evaluation, EvaluationReport
+    from sparring.replay import Replay
 
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
+
+
+MOST_SHOWN = 20
+"""Replayed episodes, or parts of one, that a table shows."""
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
@@ -265,6 +271,38 @@ def record(
 
 @app.command()
 @reported
+def replay(
+    run: Run,
+    episode: Annotated[
+        str | None, typer.Argument(metavar="[EPISODE]", help="An episode's id; all of the newest step without one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play stored episodes again without a model, and show the first thing that the environment does differently."""
+    from sparring.replay import Replays
+
+    replays, replayed = Replays(_run(run), episode), []
+    with Console(quiet=as_json).steps(f"replay of {replays.source}", len(replays)) as progress:
+        for one in replays:
+            replayed.append(one)
+            progress({})
+    if as_json:
+        _print_json([dataclasses.asdict(one) for one in replayed])
+    else:
+        _show_replays(replays.source, replayed)
+    different = [one.episode for one in replayed if one.difference is not None]
+    if different:
+        raise GateError(
+            f"{len(different)} of {len(replayed)} episodes went differently than recorded, {different[0]} first; an environment "
+            "must do the same for the same actions: see what differs, and take it from the task, its seed or `self.state`."
+        )
+    failed = [f"{one.episode}: {one.problem}" for one in replayed if one.problem is not None]
+    if failed:
+        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be played to their end. {failed[0]}")
+
+
+@app.command()
+@reported
 def export(
     run: Run,
     destination: Annotated[Path, typer.Argument(help="A new folder.")],
@@ -406,6 +444,38 @@ def _show_evaluations(
         console.table("paired by task", ["comparison", "difference in success", "better", "worse"], differences)
     if not all(evaluation.is_independent for evaluation in evaluations):
         _say("note: no independent scorer is set (reward.scorer), so these are the training reward judging itself")
+
+
+def _show_replays(source: str, replays: Sequence[Replay]) -> None:
+    """A summary, which episodes went differently where, and of the first of them what."""
+    console = Console()
+    changed = [(one.episode, one.difference) for one in replays if one.difference is not None]
+    num_failed = sum(one.problem is not None for one in replays)
+    row = [source, len(replays), sum(one.num_calls for one in replays), len(changed), num_failed]
+    console.table("replay", ["episodes of", "episodes", "calls", "different", "failed"], [row])
+    if len(changed) > 1:
+        rows = [[episode, difference.place] for episode, difference in changed[:MOST_SHOWN]]
+        left_out = f", {MOST_SHOWN} of {len(changed)}" if len(changed) > MOST_SHOWN else ""
+        console.table(f"went differently{left_out}", ["episode", "first at"], rows)
+    for episode, difference in changed[:1]:
+        _say(f"{episode}, {difference.place}:")
+        for field in difference.fields[:MOST_SHOWN]:
+            recorded, now = _excerpts(field.recorded, field.now)
+            _say(f"  {field.path}: recorded {recorded}\n  {' ' * len(field.path)}  now      {now}")
+        if difference.is_noise:
+            _say("  only ids, times, temporary paths, rounding or the order of keys differ: see `normalized`")
+
+
+def _excerpts(recorded: object, now: object) -> tuple[str, str]:
+    """Two values as text, long ones from a little before where they part."""
+    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in (recorded, now)]
+    parts = next((index for index, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
+    begin = max(0, parts - 20)
+    cut = [
+        ("..." if begin else "") + text[begin : begin + 100] + ("..." if begin + 100 < len(text) else "")
+        for text in texts
+    ]
+    return cut[0], cut[1]
 
 
 def _run(run: Path) -> Path:

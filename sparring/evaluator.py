@@ -51,16 +51,18 @@ class MultiTurnRLEvaluator:
     def evaluate(self, extra: dict[str, Weights] | None = None) -> EvaluationReport:
         """Play the held-out tasks with every policy and compare the last to each other one.
 
-        `extra` adds policies (controls, say) before the tuned one. Writes evaluations/held_out-*.json into the run.
+        `extra` adds policies (controls, say) before the tuned one. Writes evaluations/held_out-*.json and the trajectories
+        into the run.
         """
         policies = self.policies()
         tuned = policies.pop("tuned")
         policies = {**policies, **(extra or {}), "tuned": tuned}
-        evaluations = [self.trainer.evaluate_weights(weights, name) for name, weights in policies.items()]
+        played = [self.trainer.evaluate_weights(weights, name) for name, weights in policies.items()]
+        evaluations = [evaluation for evaluation, _ in played]
         comparisons = tuple(compare(before, evaluations[-1]) for before in evaluations[:-1])
         folder = self.trainer.folder
         assert folder is not None
         path = folder.next_evaluation_path()
         report = EvaluationReport(evaluations=tuple(evaluations), comparisons=comparisons, path=path)
-        report.write()
+        report.write([group for _, groups in played for group in groups])
         return report

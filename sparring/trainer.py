@@ -132,7 +132,7 @@ class MultiTurnRLTrainer:
         if stop is not None:
             background.call_soon(stop.set)
 
-    def evaluate_weights(self, weights: Weights, name: str) -> Evaluation:
+    def evaluate_weights(self, weights: Weights, name: str) -> tuple[Evaluation, list[TrajectoryGroup]]:
         """Play the held-out tasks with some weights of this run's model, at the recipe's evaluation settings; blocks."""
         return background.submit(self._evaluate_weights(weights, name)).result()
 
@@ -333,18 +333,17 @@ class MultiTurnRLTrainer:
         tracker.log_artifact(f"evaluations/validation-{step}.json", evaluation.as_json())
         return evaluation
 
-    async def _evaluate_weights(self, weights: Weights, name: str) -> Evaluation:
+    async def _evaluate_weights(self, weights: Weights, name: str) -> tuple[Evaluation, list[TrajectoryGroup]]:
         section = self.config.evaluation
         parts = self._parts or await self._build()
         self._parts = parts
         await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
         assert self.folder is not None
         await self._freeze(parts, self.folder)
-        evaluation, _ = await self._play_split(
+        return await self._play_split(
             parts, parts.tasks.held_out[: section.eval_num_tasks], name=name, split="held_out", prefix="eval",
             group_size=section.eval_group_size, temperature=section.eval_temperature,
         )  # fmt: skip
-        return evaluation
 
     async def _play_split(
         self,

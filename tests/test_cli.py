@@ -15,6 +15,7 @@ from sparring.config import load_config
 from sparring.data import read_tasks, split_tasks
 from sparring.environments import record_demonstration
 from sparring.tracking import LocalTracker, RunFolder
+from sparring.tracking.stored import read_trajectories
 from sparring.types import Outcome, Trajectory
 
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
@@ -72,6 +73,9 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     shown = json.loads(sparring("runs", "show", "one", "--json").stdout)
     assert [report["path"]] == shown["evaluations"] == ["runs/one/evaluations/held_out-001.json"]
     assert "rollout/reward/mean" in shown["metrics"]
+    held_out = read_trajectories(Path("runs/one/trajectories/held_out-1.jsonl"))
+    policies = [trajectory.id.split("/")[1].split("@")[0] for trajectory in held_out]
+    assert policies == ["base"] * 4 + ["warm-start"] * 4 + ["tuned"] * 4
 
     resumed = sparring("train", "--resume", "one", "schedule.max_steps=3", "--json")
     assert resumed.exit_code == 0, resumed.output

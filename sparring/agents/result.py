@@ -23,19 +23,20 @@ class AgentResult:
     """Set by agents that judge themselves; the others' rewards come from a reward function."""
 
 
-_LIMITS: Mapping[type[EpisodeError], Outcome] = {
+LIMITS: Mapping[type[EpisodeError], Outcome] = {
     ContextOverflow: Outcome.MAX_TOKENS,
     TurnLimit: Outcome.MAX_TURNS,
     TokenLimit: Outcome.MAX_TOKENS,
     PolicyTimeout: Outcome.POLICY_TIMEOUT,
 }
+"""How an episode ends whose policy met one of its limits."""
 _BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
 """No turn follows these."""
 
 
 def limit_met(failure: Exception | None) -> AgentResult | None:
     """The result of an episode whose agent failed after a turn met a limit of the policy; None for any other failure."""
-    outcome = _LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
+    outcome = LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
     return None if outcome is None else AgentResult(outcome=outcome, error=str(failure))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from sparring.agents.result import AgentResult
+from sparring.agents.result import LIMITS, AgentResult
 from sparring.environments.base import Environment, reply, reset
 from sparring.environments.calls import ToolError, execute
-from sparring.errors import ContextOverflow, PolicyTimeout, TokenLimit
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Outcome, StopReason, Task
 
@@ -44,10 +43,8 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
     for turn in range(max_turns):
         try:
             message = await session.chat(messages, tools)
-        except (ContextOverflow, TokenLimit) as error:
-            return ended(Outcome.MAX_TOKENS, str(error))
-        except PolicyTimeout as error:
-            return ended(Outcome.POLICY_TIMEOUT, str(error))
+        except tuple(LIMITS) as error:
+            return ended(LIMITS[type(error)], str(error))
         counts["turns"] += 1
         messages.append(message)
         calls, malformed = message.get("tool_calls") or (), message.get("malformed_tool_calls") or ()
@@ -56,8 +53,8 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
         if not calls and not malformed:
             try:
                 said = await reply(environment, messages, session, task)
-            except ContextOverflow as error:
-                return ended(Outcome.MAX_TOKENS, str(error))
+            except tuple(LIMITS) as error:
+                return ended(LIMITS[type(error)], str(error))
             if said is None:
                 return ended(Outcome.FINISHED)
             messages.append({"role": "user", "content": said})

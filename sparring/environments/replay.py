@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import difflib
 import functools
 import hashlib
 import inspect
@@ -12,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar, final
 
@@ -27,19 +27,30 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
 """What a live environment is reset with when calls are recorded that belong to no task."""
 
-_MOST_COMPARED = 512
+_MOST_COMPARED = 256
 """Recorded calls that a miss is compared with, so that it costs a few milliseconds however many there are."""
+_LEAST_ALIKE = 0.4
+"""From 0 to 1: how much of its neighboring characters arguments share with a call to be told as the nearest."""
 
 
 class FixtureMiss(Exception):
-    """A call that was not recorded. The policy reads the message; `nearest` are recorded arguments that look alike."""
+    """A call that was not recorded; the policy reads its text, unless `ReplayEnvironment.miss` answers."""
 
-    def __init__(self, tool: str, arguments: Mapping[str, Json], nearest: tuple[Mapping[str, Json], ...]) -> None:
+    def __init__(self, tool: str, arguments: Mapping[str, Json], fixtures: Fixtures) -> None:
+        super().__init__(tool, arguments)
         self.tool = tool
         self.arguments = arguments
-        self.nearest = nearest
-        hint = f"; the nearest it knows is {_short(nearest[0])}" if nearest else ""
-        super().__init__(f"{tool} has no answer for {_short(arguments)}{hint}")
+        self._fixtures = fixtures
+
+    @functools.cached_property
+    def nearest(self) -> tuple[Mapping[str, Json], ...]:
+        """Recorded arguments that look alike, the nearest first, at most three."""
+        # Not before somebody asks: to compare texts takes longer than to answer.
+        return self._fixtures._nearest(self.tool, self.arguments)
+
+    def __str__(self) -> str:
+        hint = f"; the nearest it knows is {_short(self.nearest[0])}" if self.nearest else ""
+        return f"{self.tool} has no answer for {_short(self.arguments)}{hint}"
 
 
 @final
@@ -107,7 +118,7 @@ class Fixtures:
         if found is None and self._text_tools:
             found = self._results.get((tool, _canonical({name: _cell(value) for name, value in arguments.items()})))
         if found is None:
-            raise FixtureMiss(tool, arguments, self._nearest(tool, arguments))
+            raise FixtureMiss(tool, arguments, self)
         return json.loads(found)
 
     @functools.cached_property
@@ -149,7 +160,10 @@ class Fixtures:
             middle = bisect.bisect(keys, asked)
             first = max(0, min(middle - _MOST_COMPARED // 2, len(keys) - _MOST_COMPARED))
             keys = keys[first : first + _MOST_COMPARED]
-        return tuple(json.loads(key) for key in difflib.get_close_matches(asked, keys, n=3))
+        asked_pairs = _pairs(arguments)
+        known = [(_alike(asked_pairs, _pairs(recorded)), recorded) for recorded in map(json.loads, keys)]
+        best = sorted(known, key=lambda one: -one[0])[:3]
+        return tuple(recorded for alike, recorded in best if alike >= _LEAST_ALIKE)
 
     @functools.cached_property
     def _keys(self) -> dict[str, list[str]]:
@@ -200,17 +214,17 @@ class ReplayEnvironment(Environment):
             given = {
                 name: value for name, value in arguments.items() if name not in defaults or value != defaults[name]
             }
-            try:
-                return fixtures.answer(tool, **given)
-            except FixtureMiss:
-                return self.miss(error)
+            if len(given) < len(arguments):
+                with suppress(FixtureMiss):
+                    return fixtures.answer(tool, **given)
+            return self.miss(error)
 
 
 def replayed(method: Method) -> Method:
     """Mark a method of a ReplayEnvironment as a tool that answers from its fixtures; its body is never run.
 
     @replayed
-    def forecast(self, city: str, days: int = 1) -> str:
+    def forecast(self, city: str, days: int = 1):
         "The weather of a city."
     """
     signature = inspect.signature(method)
@@ -349,6 +363,17 @@ def _cell(value: Json) -> str:
         except ValueError:
             return value
     return json.dumps(_plain(value), separators=(",", ":"))
+
+
+def _pairs(arguments: Mapping[str, Json]) -> frozenset[str]:
+    """Neighboring characters of the values, their ends included: what is common to texts that look alike."""
+    texts = (f" {_cell(value).lower()} " for value in arguments.values())
+    return frozenset(text[index : index + 2] for text in texts for index in range(len(text) - 1))
+
+
+def _alike(one: frozenset[str], other: frozenset[str]) -> float:
+    """The Dice coefficient of two sets."""
+    return 2 * len(one & other) / max(1, len(one) + len(other))
 
 
 def _call(tool: str, arguments: Json) -> str:

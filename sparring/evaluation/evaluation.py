@@ -13,6 +13,7 @@ from typing import Any
 from sparring.errors import ServiceError
 from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
+from sparring.tracking import LocalTracker
 from sparring.types import Outcome, Sampling, Task, TrajectoryGroup
 
 
@@ -93,8 +94,12 @@ class EvaluationReport:
             "comparisons": [comparison.as_json() for comparison in self.comparisons],
         }
 
-    def write(self) -> None:
+    def write(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Write the report, and what was played for it as `held_out` episodes of the run, under the report's number."""
         self.path.write_text(json.dumps(self.as_json(), indent=1) + "\n", "utf-8")
+        tracker = LocalTracker(self.path.parent.parent)
+        tracker.log_groups(int(self.path.stem.rpartition("-")[2]), groups, split="held_out")
+        tracker.close()
 
 
 def _interval_json(interval: Interval) -> dict[str, float]:

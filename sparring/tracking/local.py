@@ -19,7 +19,7 @@ from typing import Any, final
 
 from sparring.tracking.encode import encode, encode_line
 from sparring.tracking.worker import Worker
-from sparring.types import Json, Reward, Trajectory, TrajectoryGroup, Turn
+from sparring.types import Json, Reward, Task, Trajectory, TrajectoryGroup, Turn
 
 _CAPACITY = 64
 """Entries that may wait for the disk; a step logs about three."""
@@ -81,12 +81,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "format": 1,
         "id": trajectory.id,
-        "task": {
-            "id": trajectory.task.id,
-            "messages": trajectory.task.messages,
-            "fields": trajectory.task.fields,
-            "seed": trajectory.task.seed,
-        },
+        "task": task_json(trajectory.task),
         "attempt": trajectory.attempt,
         "outcome": trajectory.outcome,
         "error": trajectory.error,
@@ -98,6 +93,11 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         "score": trajectory.score,
         "metrics": trajectory.metrics,
     }
+
+
+def task_json(task: Task) -> dict[str, Any]:
+    """A task as stored, ground truth included."""
+    return {"id": task.id, "messages": task.messages, "fields": task.fields, "seed": task.seed}
 
 
 def _turn_json(turn: Turn) -> dict[str, Any]:

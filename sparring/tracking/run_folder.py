@@ -1,7 +1,8 @@
 """The folder of one run: what is needed to load it again, what it was made of, and how it stands.
 
 run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it
-manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code and data
+fixtures/       the recipe's folder of that name; large files are links to where they are
+manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
 checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.jsonl ledger.sqlite
@@ -29,6 +30,9 @@ from sparring.errors import DataError, UsageError
 from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, LOCK = "run.toml", "manifest.json", "status.json", "stop", "lock"
+FIXTURES = "fixtures"
+_LARGE_BYTES = 64 * 2**20
+"""Files from this size on are linked and not copied; their sha256 is in the manifest all the same."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
@@ -190,7 +194,7 @@ def manifest(config: Config, recipe: Path) -> dict[str, Json]:
         except importlib.metadata.PackageNotFoundError:
             continue
     data_files = [recipe.parent / file for keys in _files(config).values() for file in keys.values()]
-    files = [recipe, *_code_files(config, recipe), *data_files]
+    files = [recipe, *_code_files(config, recipe), *_fixture_files(recipe), *data_files]
     return {
         "format": 1,
         "created": time.time(),
@@ -244,10 +248,13 @@ def _write_recipe(path: Path, config: Config, recipe: Path) -> None:
     if config.is_trainable and Path(config.model.name).is_dir():
         updates["model"] = config.model.model_copy(update={"name": str(Path(config.model.name).resolve())})
     (path / RECIPE).write_text(resolved_toml(config.model_copy(update=updates)), "utf-8")
-    for source in _code_files(config, recipe):
+    for source in (*_code_files(config, recipe), *_fixture_files(recipe)):
         target = path / source.relative_to(recipe.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target)
+        if source.stat().st_size >= _LARGE_BYTES:
+            target.symlink_to(source.resolve())
+        else:
+            shutil.copy2(source, target)
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
@@ -271,6 +278,11 @@ def _code_files(config: Config, recipe: Path) -> list[Path]:
     modules = {source.partition(":")[0].replace(".", "/") for source in sources if source and ":" in source}
     named = [file for module in modules if (file := recipe.parent / f"{module}.py").is_file()]
     return sorted({*recipe.parent.glob("*.py"), *named})
+
+
+def _fixture_files(recipe: Path) -> list[Path]:
+    """What lies in the folder `fixtures` beside the recipe, at any depth."""
+    return sorted(path for path in (recipe.parent / FIXTURES).rglob("*") if path.is_file())
 
 
 def _sha256(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The built-in tool loop: how each episode ends, and what the policy is told."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,8 +9,9 @@ from sparring.agents.result import AgentResult
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.agents.tool_loop import play
 from sparring.environments import Environment, answer, opened, tool, tool_call
-from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
-from sparring.types import Outcome, Task
+from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, TokenLimit, TurnLimit
+from sparring.protocols import SessionLike
+from sparring.types import Message, Outcome, Task
 
 TASK = Task(id="t1", messages=({"role": "user", "content": "where is b?"},))
 
@@ -119,6 +121,27 @@ def test_limits_of_the_policy_become_outcomes_that_keep_the_conversation(error: 
     assert result.outcome is outcome
     assert result.error == str(error)
     assert len(result.messages) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ContextOverflow("full"), Outcome.MAX_TOKENS),
+        (TokenLimit("spent"), Outcome.MAX_TOKENS),
+        (TurnLimit("enough"), Outcome.MAX_TURNS),
+        (PolicyTimeout("late"), Outcome.POLICY_TIMEOUT),
+    ],
+)
+def test_limits_that_the_user_meets_keep_what_the_environment_did(error: Exception, outcome: Outcome) -> None:
+    class Asking(Links):
+        async def reply(self, messages: Sequence[Message], session: SessionLike) -> str:
+            return str(await session.of("customer").chat(messages))
+
+    customer = ScriptedSession(error)
+    session = ScriptedSession(tool_call("get", key="b"), answer("and then?"), others={"customer": customer})
+    result = asyncio.run(play(TASK, Asking(), session, max_turns=4))
+    assert (result.outcome, result.error) == (outcome, str(error))
+    assert [transition["tool"] for transition in result.transitions] == ["get"]
 
 
 def test_outages_of_policy_and_world_pass() -> None:

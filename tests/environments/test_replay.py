@@ -373,3 +373,19 @@ def test_the_nearest_call_is_found_among_many() -> None:
     with pytest.raises(FixtureMiss) as missed:
         Fixtures(rows).answer("t", id="A01234x")
     assert missed.value.nearest[0] == {"id": "A01234"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ({"title": "Ema", "floor": 1}, {"title": "Emma", "floor": 1}),
+        ({"title": "persuasion ", "floor": 2}, {"title": "Persuasion", "floor": 2}),
+        ({"title": "Persuasion", "floor": 7}, {"title": "Persuasion", "floor": 2}),
+        ({"title": "Ulysses", "floor": 3}, None),
+    ],
+)
+def test_the_nearest_call_shares_most_of_its_values(asked: dict[str, Any], nearest: dict[str, Any] | None) -> None:
+    known = [{"title": "Emma", "floor": 1}, {"title": "Persuasion", "floor": 2}]
+    with pytest.raises(FixtureMiss) as missed:
+        Fixtures([{"tool": "find", "arguments": one, "result": ""} for one in known]).answer("find", **asked)
+    assert (missed.value.nearest or (None,))[0] == nearest

@@ -1,5 +1,6 @@
 """A run folder is self-contained, never overwritten, and says truthfully how its run stands."""
 
+import hashlib
 import json
 import os
 import signal
@@ -62,6 +63,22 @@ def test_code_beside_the_recipe_and_code_that_it_names_travels_with_the_run(reci
     recipe.with_name("environment.py").write_text("World = 2\n")
     assert load_object("environment:World", beside=folder.recipe.parent) == 1
     assert load_object("judges.strict:reward", beside=folder.recipe.parent) == 7
+
+
+def test_fixtures_beside_the_recipe_travel_with_the_run_and_are_hashed(recipe: Path) -> None:
+    fixtures = recipe.parent.resolve() / "fixtures"
+    small, large = fixtures / "deep" / "small.jsonl", fixtures / "large.csv"
+    small.parent.mkdir(parents=True)
+    small.write_text("1234")
+    with large.open("wb") as file:
+        file.truncate(64 * 2**20)
+    folder = create(recipe)
+    small.write_text("changed")
+    assert (folder.path / "fixtures" / "deep" / "small.jsonl").read_text() == "1234"
+    assert (folder.path / "fixtures" / "large.csv").readlink() == large
+    hashes = json.loads((folder.path / "manifest.json").read_text())["sha256"]
+    assert hashes[str(small)] == hashlib.sha256(b"1234").hexdigest()
+    assert hashes[str(large)] == hashlib.sha256(bytes(64 * 2**20)).hexdigest()
 
 
 def test_runs_without_a_name_are_numbered_after_the_recipe_folder(recipe: Path) -> None:
