@@ -134,7 +134,7 @@ class ReplayDesk(ReplayEnvironment, SopDesk):
 
     def miss(self, error: FixtureMiss) -> Json:
         # What the records do hold would tell whom to ask about.
-        raise FixtureMiss(error.tool, error.arguments, ())
+        raise FixtureMiss(error.tool, error.arguments, Fixtures(()))
 
 
 class StatefulDesk(StatefulEnvironment, SopDesk):
