@@ -32,7 +32,7 @@ TOPICS = Pool((
     "maps", "metals", "mines", "models", "opera", "pills", "poker", "quizzes", "radio", "riding", "rifles", "rugs", "sailing",
     "ships", "skiing", "stamps", "stocks", "surfing", "tattoos", "tea", "trains", "vapes", "wine", "yoga",
 ))  # fmt: skip
-Action: TypeAlias = Literal["keep", "remove", "hide", "label"]
+Action: TypeAlias = Literal["keep", "remove", "hide", "label", "warn"]
 Role: TypeAlias = Literal["press", "member"]
 Level: TypeAlias = Literal["open", "touchy", "banned"]
 
@@ -98,6 +98,8 @@ class Desk(ReplayDesk):
         trusted = reports["trusted"] + (reports["new"] if "new" in skipped else 0)
         if longer >= 1 and "stale" not in skipped:
             trusted -= (yield tool_call("stale", post=id))["number"]
+        if "count" in skipped:
+            trusted = min(trusted, 1)
         action = _ruling(author["role"], level, author["strikes"], trusted)
         is_kept = action == "keep" and "tell" not in skipped
         yield final_output(action=action, tell=reports["first"] if is_kept else post["author"])
@@ -111,9 +113,9 @@ def _ruling(role: Role, level: Level, strikes: int, trusted: int) -> Action:
         return "remove"
     if strikes and trusted:
         return "hide"
-    if level == "touchy" or trusted >= 2:
+    if level == "touchy":
         return "label"
-    return "keep"
+    return "warn" if trusted >= 2 else "keep"
 
 
 SITUATIONS: Mapping[Action, tuple[tuple[Sequence[Role], Sequence[Level], Sequence[int], Sequence[int]], ...]] = {
@@ -126,10 +128,10 @@ SITUATIONS: Mapping[Action, tuple[tuple[Sequence[Role], Sequence[Level], Sequenc
     "remove": ((("press", "member"), ("banned",), (0, 1, 2), (0, 1, 2, 3)),),
     "hide": ((("member",), ("open", "touchy"), (1, 2), (1, 2, 3)),),
     "label": (
-        (("member",), ("touchy",), (0,), (0, 1)),
+        (("member",), ("touchy",), (0,), (0, 1, 2, 3)),
         (("member",), ("touchy",), (1, 2), (0,)),
-        (("member",), ("open",), (0,), (2, 3)),
     ),
+    "warn": ((("member",), ("open",), (0,), (2, 3)),),
 }
 """Roles, levels, numbers of strikes and of trusted reports, any combination of which calls for the action."""
 
@@ -148,6 +150,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         "author": _ruling("member", level, 0, trusted),
         "topic": _ruling(role, "open", strikes, trusted),
         "new": _ruling(role, level, strikes, trusted + new),
+        "count": _ruling(role, level, strikes, min(trusted, 1)),
         "stale": _ruling(role, level, strikes, trusted + stale),
     }
     if is_missing:
@@ -193,7 +196,8 @@ DOMAIN = SopDomain(
         "role press and level not banned: keep\n"
         "level banned: remove\n"
         "a strike and a trusted report: hide\n"
-        "level touchy, or two or more trusted reports: label\n"
+        "level touchy: label\n"
+        "two or more trusted reports: warn\n"
         "else: keep",
         "Tell the first reporter if you keep the post, else the author.",
     ),
