@@ -42,6 +42,7 @@ Script: TypeAlias = Generator[Message, Any, None]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _DISTRACTOR = "_sop_distractor"
+_NO_FIXTURES = Fixtures(())
 
 
 def distractor(method: Method) -> Method:
@@ -133,8 +134,8 @@ class ReplayDesk(ReplayEnvironment, SopDesk):
         self.fixtures = Fixtures(task.fields["world"])
 
     def miss(self, error: FixtureMiss) -> Json:
-        # What the records do hold would tell whom to ask about.
-        raise FixtureMiss(error.tool, error.arguments, Fixtures(()))
+        # The nearest records would tell whom to ask about.
+        raise FixtureMiss(error.tool, error.arguments, _NO_FIXTURES)
 
 
 class StatefulDesk(StatefulEnvironment, SopDesk):

@@ -82,7 +82,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     client, other = draw.entity(CLIENTS), draw.entity(CLIENTS)
     kind = draw.pick(list(MINUTES))
     minutes = MINUTES[kind]
-    num_jumps = draw.rng.choices((0, 1, 2), weights=(26, 37, 37))[0]
+    num_jumps = draw.rng.choices((0, 1, 2), weights=(20, 40, 40))[0]
     log = _Log(draw, client)
     checks: list[str] = []
     log.add(draw.between(1, 60))
