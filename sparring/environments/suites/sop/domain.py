@@ -1,0 +1,339 @@
+"""What all domains of the suite share: a case becomes a task, an expert works it, reward and scorer judge it.
+
+A domain is a module with a `Desk` (tools and expert), a function that draws a `Case`, and a `SopDomain` that names its
+procedure. The generator builds a case towards an outcome that it chose; the expert never sees that outcome: it reads the
+request and what the tools say, like a policy. That both agree shows that a task can be solved from what the policy sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import sqlite3
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, final
+
+from sparring.environments.base import Environment, opened, reset
+from sparring.environments.calls import execute
+from sparring.environments.demonstrations import answer
+from sparring.environments.execution import ExecutionEnvironment
+from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment
+from sparring.environments.stateful import StatefulEnvironment
+from sparring.environments.suites.sop.entities import Draw, Split
+from sparring.environments.tools import tool, tools_of
+from sparring.errors import DataError, UsageError
+from sparring.protocols import RewardFunction, Scorer
+from sparring.rewards import json_fields
+from sparring.sandbox import SqlDatabase
+from sparring.sandbox.sql import Table
+from sparring.scorers import json_exact
+from sparring.types import Json, Message, Task, ToolSchema
+
+TAG = "final_output"
+REWARD, SCORER = json_fields(TAG), json_exact(TAG)
+
+Script: TypeAlias = Generator[Message, Any, None]
+"""An expert at work: it yields assistant messages and is sent what the called tool said, parsed from JSON."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_DISTRACTOR = "_sop_distractor"
+_NO_FIXTURES = Fixtures(())
+
+
+def distractor(method: Method) -> Method:
+    """Mark a tool that answers truly and that no step of the procedure needs."""
+    tool(method)
+    setattr(method, _DISTRACTOR, True)
+    return method
+
+
+def replies(tool_name: str, result: Json, /, **arguments: Json) -> dict[str, Json]:
+    """One recorded answer of a read-only tool, as a row of fixtures."""
+    return {"tool": tool_name, "arguments": arguments, "result": result}
+
+
+def final_output(**fields: Json) -> Message:
+    """The message that ends an episode."""
+    return answer(f"<{TAG}>{json.dumps(fields, separators=(',', ':'))}</{TAG}>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """A further step of a procedure, and the tools that only it calls for."""
+
+    text: str
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a task is made from."""
+
+    request: str
+    """The user's message; it holds every value of `given`."""
+    given: Mapping[str, Json]
+    """The facts of the request, for the expert."""
+    world: Json
+    """What the tools know."""
+    answer: Mapping[str, Json]
+    checks: tuple[str, ...] = ()
+    """The steps that decide this case: whoever skips one of them, and no other, answers wrongly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """How hard tasks are. `missing` is the share of tasks with missing data."""
+
+    distractors: int = 0
+    missing: float = 0.0
+    longer: int = 0
+
+
+class SopDesk(Environment):
+    """Base of all desks. The prompt lists the tools, which takes few tokens; `SopDomain.schema_desk` gives the other form."""
+
+    describe_tools = "prompt"
+    offered: ClassVar[frozenset[str]] = frozenset()
+    """The tools whose schemas go to the chat template."""
+
+    def reset(self, task: Task) -> Sequence[Message] | None:
+        self.prepare(task)
+        if self.describe_tools == "prompt":
+            return None
+        return [{"role": "system", "content": task.fields["briefing"]}, *task.messages[1:]]
+
+    def prepare(self, task: Task) -> None:
+        """Set the world up."""
+        raise NotImplementedError
+
+    def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
+        """Work one case from the facts of its request and from what the tools say, by a procedure with so many further
+        clauses, but skip some checks."""
+        raise NotImplementedError
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        # A thread of its own, because the caller may run inside an event loop.
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            conversation = executor.submit(asyncio.run, worked(type(self)(), task)).result()
+        return [message for message in conversation if message["role"] == "assistant"]
+
+    @classmethod
+    def offered_tools(cls) -> tuple[ToolSchema, ...]:
+        return tuple(read.schema for name, read in tools_of(cls).items() if name in cls.offered)
+
+
+class ReplayDesk(ReplayEnvironment, SopDesk):
+    """A desk whose tools answer from the records of the task."""
+
+    def prepare(self, task: Task) -> None:
+        self.fixtures = Fixtures(task.fields["world"])
+
+    def miss(self, error: FixtureMiss) -> Json:
+        # The nearest records would tell whom to ask about.
+        raise FixtureMiss(error.tool, error.arguments, _NO_FIXTURES)
+
+
+class StatefulDesk(StatefulEnvironment, SopDesk):
+    """A desk whose tools change things."""
+
+    def slip(self, action: str, *facts: Json) -> str:
+        """The number of a booking. It follows from the task and from what is booked, so that only who books the right
+        thing can quote it."""
+        return slip(self._salt, action, *facts)
+
+    def prepare(self, task: Task) -> None:
+        self._salt = task.fields["world"]["salt"]
+        self.open(task.fields["world"], self.state.database)
+
+    def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
+        """Fill the episode's database."""
+        raise NotImplementedError
+
+
+class SqlDesk(ExecutionEnvironment, SopDesk):
+    """A desk that answers queries over the tables of the task. Its own tools look facts up by key."""
+
+    def prepare(self, task: Task) -> None:
+        self._facts: Mapping[str, Mapping[str, Json]] = task.fields["world"]["facts"]
+        self._tables: Mapping[str, Table] = task.fields["world"]["tables"]
+
+    def database(self) -> SqlDatabase:
+        return SqlDatabase(self._tables)
+
+    async def rows(self, query: str) -> Json:
+        """The answer of a query with its columns named once, which takes fewer tokens than a name for every value."""
+        found = await self.sql(query)
+        return {"columns": list(found[0]) if found else [], "rows": [list(row.values()) for row in found]}
+
+    def fact(self, kind: str, key: str) -> Json:
+        """What is known of a key. Raises LookupError."""
+        if key not in self._facts[kind]:
+            raise LookupError(f"not found: {key}")
+        return self._facts[kind][key]
+
+
+def slip(salt: str, action: str, *facts: Json) -> str:
+    """A number for a booking that nobody can guess, the same for the same booking."""
+    digest = hashlib.blake2b(json.dumps([salt, action, *facts]).encode(), digest_size=4).digest()
+    return f"B{int.from_bytes(digest, 'big') % 900 + 100}"
+
+
+async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset()) -> list[Message]:
+    """The whole conversation of the desk's expert. Raises DataError when one of its calls fails."""
+    async with opened(desk, task):
+        messages = await reset(desk, task)
+        script = desk.expert(task.fields["given"], task.fields["longer"], skipped)
+        message = next(script)
+        while True:
+            calls = [{**call, "id": f"call_{len(messages)}"} for call in message.get("tool_calls", ())]
+            messages.append({**message, "tool_calls": calls} if calls else message)
+            if not calls:
+                return messages
+            function = calls[0]["function"]
+            result = await execute(desk, function["name"], function["arguments"])
+            if result.error is not None:
+                raise DataError(f"Task {task.id}: the expert calls {function['name']} wrongly ({result.content}).")
+            messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": result.content})
+            message = script.send(json.loads(result.content))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SopDomain:
+    """One business domain: its procedure, its cases, who works them and who judges."""
+
+    name: str
+    role: str
+    """Opens the prompt: "You release aircraft."."""
+    idea: str
+    """What its decisions hang on, and no other domain's."""
+    pattern: Literal["replay", "stateful", "execution"]
+    desk: type[SopDesk]
+    draw_case: Callable[[Draw, bool, int], Case]
+    """A case, with data missing or not, for a procedure with so many further clauses."""
+    steps: tuple[str, ...]
+    if_missing: str
+    """The clause that says what to do about missing data."""
+    clauses: tuple[Clause, ...]
+    """Further steps, of which `longer` takes the first ones."""
+    answer_form: Mapping[str, Json]
+    """The fields of an answer with empty values of their types, as the prompt shows them."""
+    reward: RewardFunction = REWARD
+    scorer: Scorer = SCORER
+
+    def train_tasks(
+        self, num: int = 512, seed: int = 0, distractors: int = 0, missing: float = 0.0, longer: int = 0
+    ) -> list[Task]:
+        return self.tasks("train", num, seed, distractors=distractors, missing=missing, longer=longer)
+
+    def validation_tasks(
+        self, num: int = 64, seed: int = 0, distractors: int = 0, missing: float = 0.0, longer: int = 0
+    ) -> list[Task]:
+        return self.tasks("validation", num, seed, distractors=distractors, missing=missing, longer=longer)
+
+    def held_out_tasks(
+        self, num: int = 128, seed: int = 0, distractors: int = 0, missing: float = 0.0, longer: int = 0
+    ) -> list[Task]:
+        return self.tasks("held_out", num, seed, distractors=distractors, missing=missing, longer=longer)
+
+    def tasks(
+        self, split: Split, num: int, seed: int, *, distractors: int = 0, missing: float = 0.0, longer: int = 0
+    ) -> list[Task]:
+        """Generated tasks; those of different splits share no entity. Raises UsageError for a knob out of range."""
+        knobs = self._checked(Knobs(distractors=distractors, missing=missing, longer=longer))
+        return [self._task(split, index, seed, knobs) for index in range(num)]
+
+    def clerk_log(self, num: int = 192, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
+        """Conversations of clerks of mixed diligence on training tasks: the others skip a check that decides the case.
+
+        What a perfect imitator scores is `careful_share`, so that there is something left to learn from rewards.
+        """
+        rng = random.Random(f"{self.name}-clerks-{seed}")
+        plans = []
+        # Tasks of another seed than the ones to train on.
+        for task in self.tasks("train", num, seed + 1):
+            is_careful = rng.random() < careful_share or not task.fields["checks"]
+            plans.append((task, frozenset[str]() if is_careful else frozenset({rng.choice(task.fields["checks"])})))
+
+        async def log() -> list[list[Message]]:
+            return [await worked(self.desk(), task, skipped) for task, skipped in plans]
+
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            return executor.submit(asyncio.run, log()).result()
+
+    def schema_desk(self, distractors: int = 0, longer: int = 0) -> type[SopDesk]:
+        """The desk for models that get JSON schemas through their chat template; the prompt then lists no tools."""
+        names = self.tool_names(self._checked(Knobs(distractors=distractors, longer=longer)))
+        body = {"describe_tools": "schema", "offered": frozenset(names), "__module__": self.desk.__module__}
+        return type("SchemaDesk", (self.desk,), {**body, "__doc__": self.desk.__doc__})
+
+    def tool_names(self, knobs: Knobs) -> tuple[str, ...]:
+        """The tools that a prompt with these knobs names, in order of definition."""
+        later = {name for clause in self.clauses[knobs.longer :] for name in clause.tools}
+        beside = [name for name in tools_of(self.desk) if hasattr(getattr(self.desk, name), _DISTRACTOR)]
+        hidden = later | set(beside[knobs.distractors :])
+        return tuple(name for name in tools_of(self.desk) if name not in hidden)
+
+    def briefing(self, knobs: Knobs) -> str:
+        """Procedure and form of the answer."""
+        texts = [*self.steps, *(clause.text for clause in self.clauses[: knobs.longer])]
+        texts += [self.if_missing] if knobs.missing else []
+        steps = "\n".join(f"{number}. {text}" for number, text in enumerate(texts, start=1))
+        form = json.dumps(self.answer_form, separators=(",", ":"))
+        return f"{self.role} Procedure:\n{steps}\nEnd with your answer alone:\n<{TAG}>{form}</{TAG}>"
+
+    def prompt(self, knobs: Knobs) -> str:
+        """The briefing after a list of the tools."""
+        read = tools_of(self.desk)
+        names = self.tool_names(knobs)
+        lines = [f"{name}({', '.join(read[name].hints)}): {_description(read[name].schema)}" for name in names]
+        example = {"name": names[0], "arguments": dict.fromkeys(read[names[0]].hints, "")}
+        return (
+            f"Tools, one call at a time, as <tool_call>{json.dumps(example, separators=(',', ':'))}</tool_call>:\n"
+            + "\n".join(lines)
+            + f"\n{self.briefing(knobs)}"
+        )
+
+    def _checked(self, knobs: Knobs) -> Knobs:
+        most = len(self.tool_names(replace(knobs, distractors=99))) - len(
+            self.tool_names(replace(knobs, distractors=0))
+        )
+        bounds = {"distractors": most, "missing": 1, "longer": len(self.clauses)}
+        for name, bound in bounds.items():
+            value = getattr(knobs, name)
+            if not 0 <= value <= bound:
+                raise UsageError(f"{name} = {value} is out of range for {self.name}; choose 0 to {bound}.")
+        return knobs
+
+    def _task(self, split: Split, index: int, seed: int, knobs: Knobs) -> Task:
+        # A generator of its own for every task: the first ones are the same, however many there are.
+        rng = random.Random(f"{self.name}-{split}-{seed}-{index}")
+        draw = Draw(rng, split)
+        case = self.draw_case(draw, rng.random() < knobs.missing, knobs.longer)
+        return Task(
+            id=f"{self.name}-{split}-{seed}-{index}",
+            messages=(
+                {"role": "system", "content": self.prompt(knobs)},
+                {"role": "user", "content": case.request},
+            ),
+            fields={
+                "domain": self.name,
+                "given": dict(case.given),
+                "world": case.world,
+                "answer": dict(case.answer),
+                "checks": list(case.checks),
+                "entities": draw.entities,
+                "longer": knobs.longer,
+                "briefing": self.briefing(knobs),
+            },
+            seed=rng.getrandbits(31),
+        )
+
+
+def _description(schema: ToolSchema) -> str:
+    return schema["function"]["description"].rstrip(".")

@@ -1,0 +1,106 @@
+"""All domains at once: tasks by turns, and one desk that plays whichever domain a task is of.
+
+Tools of the same name in two domains take the same arguments. With `curriculum.kind_field = "domain"` the domains are played
+in equal shares and counted apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from sparring.environments.base import Environment
+from sparring.environments.suites.sop import DOMAINS
+from sparring.environments.suites.sop.domain import SopDesk
+from sparring.environments.suites.sop.entities import Split
+from sparring.environments.tools import tool, tools_of
+from sparring.plugins import call
+from sparring.types import Json, Message, Reward, Task, Trajectory
+
+
+class _AnyDesk(Environment):
+    """The desk of the task's domain. The prompt names its tools; those of other domains answer that they are not there."""
+
+    describe_tools = "prompt"
+    _desk: SopDesk | None = None
+
+    def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
+        self._desk = DOMAINS[task.fields["domain"]].desk()
+        return self._desk.reset(task)
+
+    async def close(self) -> None:
+        if self._desk is not None:
+            await call(self._desk.close)
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        return DOMAINS[task.fields["domain"]].desk().demonstrate(task)
+
+
+def _delegated(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The tool of the same name of the desk that the task is for."""
+
+    @functools.wraps(method)
+    async def answer(self: _AnyDesk, **arguments: Json) -> Json:
+        found = getattr(self._desk, method.__name__, None)
+        if found is None:
+            raise LookupError("there is no such tool here; call those that the procedure names")
+        return await call(found, **arguments)
+
+    return tool(answer)
+
+
+Desk = type(
+    "Desk",
+    (_AnyDesk,),
+    {"__doc__": _AnyDesk.__doc__, "__module__": __name__}
+    | {name: _delegated(getattr(domain.desk, name)) for domain in DOMAINS.values() for name in tools_of(domain.desk)},
+)
+
+
+def train_tasks(
+    num: int = 960, seed: int = 0, distractors: int = 0, missing: float = 0.0, longer: int = 0
+) -> list[Task]:
+    return tasks("train", num, seed, distractors=distractors, missing=missing, longer=longer)
+
+
+def validation_tasks(
+    num: int = 96, seed: int = 0, distractors: int = 0, missing: float = 0.0, longer: int = 0
+) -> list[Task]:
+    return tasks("validation", num, seed, distractors=distractors, missing=missing, longer=longer)
+
+
+def held_out_tasks(
+    num: int = 192, seed: int = 0, distractors: int = 0, missing: float = 0.0, longer: int = 0
+) -> list[Task]:
+    return tasks("held_out", num, seed, distractors=distractors, missing=missing, longer=longer)
+
+
+def tasks(
+    split: Split, num: int, seed: int, *, distractors: int = 0, missing: float = 0.0, longer: int = 0
+) -> list[Task]:
+    """The domains by turns. Raises UsageError for a knob that is out of range for one of them."""
+    each = -(-num // len(DOMAINS))
+    by_domain = [
+        domain.tasks(split, each, seed, distractors=distractors, missing=missing, longer=longer)
+        for domain in DOMAINS.values()
+    ]
+    return list(itertools.chain.from_iterable(zip(*by_domain, strict=True)))[:num]
+
+
+def clerk_log(num: int = 384, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
+    """Conversations of clerks of all domains by turns; see `SopDomain.clerk_log`."""
+    each = -(-num // len(DOMAINS))
+    logs = [domain.clerk_log(each, seed, careful_share) for domain in DOMAINS.values()]
+    return list(itertools.chain.from_iterable(zip(*logs, strict=True)))[:num]
+
+
+def reward(trajectory: Trajectory) -> Reward:
+    """The reward of the task's domain."""
+    return DOMAINS[trajectory.task.fields["domain"]].reward(trajectory)  # type: ignore[return-value]
+
+
+def scorer(trajectory: Trajectory) -> float:
+    """The scorer of the task's domain."""
+    return DOMAINS[trajectory.task.fields["domain"]].scorer(trajectory)  # type: ignore[return-value]
