@@ -237,9 +237,26 @@ def frozen_engine(section: PolicySection, engine: TorchEngine, policy: Policy, i
         return FrozenEngine(engine)
     if section.weights == "base":
         return FrozenEngine(engine, initial)
-    source = Path(section.weights)
-    source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
-    return FrozenEngine(engine, checkpoints.load_weights(checkpoints.newest(source), policy))
+    return FrozenEngine(engine, checkpoints.load_weights(checkpoint_in(section.weights), policy))
+
+
+def with_checkpoints(config: Config) -> Config:
+    """With the checkpoint that each frozen policy is, in place of the folder that it was named by: so a run plays with the same
+    weights from wherever it is continued, whatever that folder holds by then. Raises DataError where there is none."""
+    frozen = {
+        name: section.model_copy(update={"weights": str(checkpoint_in(section.weights).resolve())})
+        for name, section in config.policies.items()
+        if section.role == "frozen" and section.weights not in ("base", "warm_start")
+    }
+    return config.model_copy(update={"policies": {**config.policies, **frozen}}) if frozen else config
+
+
+def checkpoint_in(folder: str | Path) -> Path:
+    """The newest of a run, or the one that is named itself. Raises DataError."""
+    from sparring.training import checkpoints
+
+    source = Path(folder)
+    return checkpoints.newest(source / "checkpoints" if (source / "checkpoints").is_dir() else source)
 
 
 def endpoints_of(config: Config) -> dict[str, NamedPolicy]:

@@ -212,7 +212,7 @@ def serve(
 
     served, run = model, _run(Path(model))
     if RunFolder.is_run(run):
-        RunFolder(run).config()
+        RunFolder(run).trained_config()
         served = str(run)
     try:
         serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
@@ -312,7 +312,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a run's newest policy for peft (an adapter) or transformers (`--merge`)."""
-    RunFolder(_run(run))
+    RunFolder(_run(run)).trained_config()
     from sparring.export import export as export_run
 
     written = export_run(_run(run), destination, merge=merge)

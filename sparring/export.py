@@ -15,13 +15,14 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
     """Write the newest checkpoint of a run into a new folder, with its tokenizer; return the folder.
 
     An adapter needs the base model beside it; `merge` writes a model that stands alone. Raises DataError when the
-    destination exists or the run has no good checkpoint, UsageError when there is no adapter: all weights were trained.
+    destination exists or the run has no good checkpoint, UsageError when there is no adapter: all weights were trained, or
+    none, since the run is a baseline.
     """
     target = Path(destination)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} exists and is not empty; export writes into a new folder, so name another one.")
     folder = RunFolder(Path(run))
-    config = folder.config()
+    config = folder.trained_config()
     if not merge and config.model.trained_weights == "full":
         raise UsageError(f"{run} trained every weight, so there is no adapter; export with merge (`--merge`).")
     policy = load_policy(config, folder.recipe.parent)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, final
 
@@ -32,15 +32,28 @@ from sparring.types import Message, Outcome, StopReason, Task, Trajectory, Turn
 _LONGEST_NAME = 200
 
 
-@dataclass(slots=True, eq=False)
+@final
 class _Episode:
-    """One recorded episode: its file is `trajectories/recorded-<number>.jsonl`."""
+    """One episode, which its first recorded turn gives a number: its file is `trajectories/recorded-<number>.jsonl`. Where the
+    client named none, that turn names it too."""
 
-    number: int
-    name: str
-    door: OpenEpisode
-    session: MessageSession
-    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    def __init__(self, recording: Recording, name: str, *, id: str, engine: MessageEngine) -> None:
+        self._recording = recording
+        self.name = name
+        self.number = 0
+        self.session = MessageSession(id=id, engine=engine, sampling=UNSET, ledger=self)
+        self.door = OpenEpisode(self.session)
+        self.writing = asyncio.Lock()
+
+    def rollout_id(self, member: int = 0) -> str:
+        """Of a conversation; in the ledger all turns are under the first."""
+        return f"recorded/{self.number}/{self.name}/{member}.0"
+
+    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None:
+        await self._recording.record_turn(self, turn, request_digest=request_digest)
+
+    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> None:
+        self._recording.ledger.record_not_received_nowait(self.rollout_id(), turn_ids)
 
 
 @final
@@ -49,34 +62,47 @@ class Recording:
 
     Implements `gateway.doors.Doors` over episodes that open by themselves. An episode is a name in the path
     (`/s/NAME/v1`); without a name it is a conversation, found again by its messages. A turn is in the ledger and its
-    conversation in the file before the client gets the answer, so that nothing is lost by a crash.
+    conversation in the file before the client gets the answer, so that nothing is lost by a crash. Of an episode whose
+    endpoint answered nothing there is no trace.
+
+        async with Recording(Path("runs/teacher"), engine, model="expert") as recording:
+            await Listener(create_app(recording), "127.0.0.1", 8000).start()
     """
 
     takes_seed = True
+    ledger: Ledger
 
     def __init__(
         self, path: Path, engine: MessageEngine, *, model: str, on_turn: Callable[[int, int], None] | None = None
     ) -> None:
-        """`on_turn(turns, episodes)` hears the counts after each turn. Raises DataError when `path` holds something."""
+        """`on_turn(turns, episodes)` hears the counts after each turn. Nothing is written before `open`. Raises DataError
+        when `path` holds something."""
         self._path = path
         self._engine = engine
         self._model = model
         self._on_turn = on_turn
-        self._episodes: dict[str, _Episode] = {}
-        """By the id of their session, in the order they were begun."""
+        self._episodes: list[_Episode] = []
+        """Those with turns, by number."""
         self._named: dict[str, _Episode] = {}
         self._unnamed: list[_Episode] = []
+        """Those with turns."""
+        self._session_numbers = itertools.count(1)
+        self._is_open = asyncio.Event()
         self._in_flight = InFlight(MAX_IN_FLIGHT, of="The recording")
         self.num_turns = 0
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DataError(f"{path} exists and is not empty; a recording is never overwritten, so give another --out.")
+
+    def open(self) -> None:
+        """Make the folder; who asked before has waited for it. Raises DataError when it cannot be written."""
         try:
-            (path / "trajectories").mkdir(parents=True)
+            (self._path / "trajectories").mkdir(parents=True)
         except OSError as error:
-            raise DataError(f"{path} cannot be written: {error}; give another --out.") from error
-        manifest = {"format": 1, "kind": "recording", "created": time.time(), "upstream": engine.fingerprint}
-        (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
-        self._ledger = Ledger(path / "ledger.sqlite")
+            raise DataError(f"{self._path} cannot be written: {error}; give another --out.") from error
+        manifest = {"format": 1, "kind": "recording", "created": time.time(), "upstream": self._engine.fingerprint}
+        (self._path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+        self.ledger = Ledger(self._path / "ledger.sqlite")
+        self._is_open.set()
 
     @property
     def model_name(self) -> str:
@@ -97,28 +123,33 @@ class Recording:
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
+        await self._is_open.wait()
         yield self._episode(request).door
 
     def report(self, api_key: str) -> EpisodeReport:
         raise ApiError(401, "A recording takes no reports; judge its trajectories afterwards.", code="invalid_api_key")
 
-    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None:
-        """Keep a turn and the conversations of its episode, on disk when this returns (see `sessions.TurnLog`)."""
-        await self._ledger.record_turn(rollout_id, turn, request_digest=request_digest)
-        await self._write(self._episodes[rollout_id])
+    async def record_turn(self, episode: _Episode, turn: Turn, *, request_digest: str) -> None:
+        """Keep a turn and the conversations of its episode, on disk when this returns."""
+        if not episode.number:
+            self._number(episode)
+        await self.ledger.record_turn(episode.rollout_id(), turn, request_digest=request_digest)
+        await self._write(episode)
         self.num_turns += 1
         if self._on_turn is not None:
             self._on_turn(self.num_turns, self.num_episodes)
 
     async def close(self) -> None:
         """End every episode."""
-        for episode in self._episodes.values():
+        for episode in self._episodes:
             episode.session.close()
             await self._write(episode)
-            await self._ledger.advance(episode.session.id, RolloutState.FINISHED)
-        await asyncio.to_thread(self._ledger.close)
+            await self.ledger.advance(episode.rollout_id(), RolloutState.FINISHED)
+        if self._is_open.is_set():
+            await asyncio.to_thread(self.ledger.close)
 
     async def __aenter__(self) -> Self:
+        self.open()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
@@ -133,7 +164,7 @@ class Recording:
                     code="invalid_value",
                 )  # fmt: skip
             if name not in self._named:
-                self._named[name] = self._open(name)
+                self._named[name] = self._episode_of(name)
             return self._named[name]
         instructions: list[Message] = []
         if request.instructions is not None:
@@ -147,18 +178,22 @@ class Recording:
                 belongs = episode.session.continues(wanted, tools)
             if belongs:
                 return episode
-        self._unnamed.append(self._open(f"conversation-{len(self._unnamed) + 1}"))
-        return self._unnamed[-1]
+        return self._episode_of("")
 
-    def _open(self, name: str) -> _Episode:
-        number = len(self._episodes) + 1
-        session = MessageSession(id=_rollout_id(number, name, 0), engine=self._engine, sampling=UNSET, ledger=self)
-        self._ledger.plan_nowait(session.id, task_id=name, attempt=0, split="recorded")
+    def _episode_of(self, name: str) -> _Episode:
+        return _Episode(self, name, id=f"session-{next(self._session_numbers)}", engine=self._engine)
+
+    def _number(self, episode: _Episode) -> None:
+        """Account for an episode from its first turn on."""
+        self._episodes.append(episode)
+        episode.number = len(self._episodes)
+        if not episode.name:
+            self._unnamed.append(episode)
+            episode.name = f"conversation-{len(self._unnamed)}"
+        rollout_id = episode.rollout_id()
+        self.ledger.plan_nowait(rollout_id, task_id=episode.name, attempt=0, split="recorded")
         for state in (RolloutState.LEASED, RolloutState.RUNNING):
-            self._ledger.advance_nowait(session.id, state)
-        episode = _Episode(number, name, OpenEpisode(session), session)
-        self._episodes[session.id] = episode
-        return episode
+            self.ledger.advance_nowait(rollout_id, state)
 
     async def _write(self, episode: _Episode) -> None:
         async with episode.writing:
@@ -185,15 +220,18 @@ def record(
     async def run() -> None:
         engine = OpenAIEngine(upstream, model, api_key=api_key)
         try:
-            async with Recording(path, engine, model=model, on_turn=on_turn) as recording:
-                listener = Listener(create_app(recording), host, port)
-                await listener.start()
-                try:
-                    if on_ready is not None:
-                        on_ready(listener.base_url)
-                    await asyncio.Event().wait()
-                finally:
-                    await listener.stop()
+            recording = Recording(path, engine, model=model, on_turn=on_turn)
+            listener = Listener(create_app(recording), host, port)
+            # Where the address is taken, no folder is left behind.
+            await listener.start()
+            try:
+                recording.open()
+                if on_ready is not None:
+                    on_ready(listener.base_url)
+                await asyncio.Event().wait()
+            finally:
+                await listener.stop()
+                await recording.close()
         finally:
             await engine.close()
 
@@ -208,10 +246,6 @@ def recording_path(folder: Path) -> Path:
     return path
 
 
-def _rollout_id(number: int, name: str, member: int) -> str:
-    return f"recorded/{number}/{name}/{member}.0"
-
-
 def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
     """One for each conversation: an episode has several where its client branched off."""
     session = episode.session
@@ -224,7 +258,7 @@ def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
         messages, tools = session.conversation(last.id)
         opening = session.conversation(line[0].id)[0][:-1]
         yield Trajectory(
-            id=_rollout_id(episode.number, episode.name, member),
+            id=episode.rollout_id(member),
             task=Task(id=episode.name, messages=opening, fields={"tools": tools}),
             attempt=member,
             turns=tuple(line),

@@ -11,7 +11,7 @@ import torch
 
 from sparring.build import load_policy
 from sparring.chat import create_chat
-from sparring.config import ModelSection, load_config
+from sparring.config import ModelSection
 from sparring.engines.torch_engine import TorchEngine
 from sparring.gateway import ModelServer
 from sparring.models.policy import Policy, load_pretrained
@@ -22,10 +22,13 @@ from sparring.types import Sampling
 
 
 def load_served(model: str) -> tuple[Policy, str, str]:
-    """A run folder's newest policy, or a model by name or path; the name to serve it under, and whose chat format it has."""
+    """A run folder's newest policy, or a model by name or path; the name to serve it under, and whose chat format it has.
+
+    Raises UsageError for the folder of a baseline.
+    """
     if RunFolder.is_run(Path(model)):
         folder = RunFolder(Path(model))
-        config = load_config(folder.recipe, [])
+        config = folder.trained_config()
         policy = load_policy(config, folder.recipe.parent)
         policy.restore(checkpoints.load_weights(checkpoints.newest(folder.checkpoints), policy).tensors)
         return policy, folder.path.name, config.model.name

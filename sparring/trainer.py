@@ -17,7 +17,15 @@ from typing import Self, final
 
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
-from sparring.build import Parts, build, build_scheduler, demonstrations, load_curriculum
+from sparring.build import (
+    Parts,
+    build,
+    build_scheduler,
+    checkpoint_in,
+    demonstrations,
+    load_curriculum,
+    with_checkpoints,
+)
 from sparring.config import Config, load_config, untrainable
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
@@ -152,6 +160,7 @@ class MultiTurnRLTrainer:
 
     async def _build(self) -> Parts:
         if self.folder is None:
+            self.config = await asyncio.to_thread(with_checkpoints, self.config)
             self.folder = RunFolder.create(self.config, self.recipe, name=self._name)
         ledger = Ledger(self.folder.path / "ledger.sqlite")
         try:
@@ -198,9 +207,7 @@ class MultiTurnRLTrainer:
             if step > 0:  # before the first step there is a warm start at most
                 curriculum.restore(state["curriculum"])
         elif self._model_weights is not None:
-            source = Path(self._model_weights)
-            source = source / "checkpoints" if (source / "checkpoints").is_dir() else source
-            parts.learner.load_weights(checkpoints.load_weights(checkpoints.newest(source), parts.policy))
+            parts.learner.load_weights(checkpoints.load_weights(checkpoint_in(self._model_weights), parts.policy))
         elif config.warm_start is not None and not await self._warm_start(parts, folder):
             return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)

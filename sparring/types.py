@@ -83,8 +83,19 @@ class AnswerFormat:
     """With "required": the one tool to call, once."""
     parallel_tool_calls: bool = True
     """Whether there may be several calls."""
-    schema: Mapping[str, Json] | None = None
-    """A JSON schema that an answer without calls follows; None is free text."""
+    response_format: Mapping[str, Json] | None = None
+    """Of an answer without calls, as OpenAI's chat completions spell it: `json_object`, or `json_schema` with its name,
+    its schema and whether to be `strict`. None is free text."""
+
+    @property
+    def schema(self) -> Mapping[str, Json] | None:
+        """The JSON schema that the `response_format` asks for."""
+        match self.response_format:
+            case None:
+                return None
+            case {"json_schema": named}:
+                return named["schema"]
+        return {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ class ExpertEndpoint:
 
     async def start(self) -> ExpertEndpoint:
         await self._listener.start()
+        self._recording.open()
         return self
 
     async def stop(self) -> None:

@@ -46,6 +46,12 @@ def a_run(*, name: str = "old", status: str = "completed") -> RunFolder:
     return folder
 
 
+def a_baseline() -> None:
+    recipe = Path("toy/recipe.toml")
+    config = load_config(recipe, ["engine.type=scripted", "engine.script=expert:act"])
+    RunFolder.create(config, recipe, name="script")
+
+
 def a_damaged_checkpoint() -> None:
     checkpoint = a_run().checkpoints / "000001"
     checkpoint.mkdir(parents=True)
@@ -414,6 +420,16 @@ COMMANDS = [
         USAGE,
         ("is running", "runs stop"),
         lambda: a_run(status="running"),
+    ),
+    *(
+        Case(
+            f"a baseline, for {command[0]}",
+            command,
+            USAGE,
+            ("script is a baseline", "'scripted'", "no policy to load", "`sparring train`"),
+            a_baseline,
+        )
+        for command in (("serve", "script"), ("export", "script", "out"))
     ),
     Case("stopping a run that is over", ("runs", "stop", "old"), USAGE, ("is completed, not running",), a_run),
     Case(

@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from sparring.build import build, build_scheduler, demonstrations, frozen_engine, load_algorithm, load_curriculum
+from sparring.build import (
+    Parts,
+    build,
+    build_scheduler,
+    close,
+    demonstrations,
+    frozen_engine,
+    load_algorithm,
+    load_curriculum,
+)
 from sparring.config import Config, PolicySection, load_config
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.rollouts import NamedPolicy
+from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
-from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
+from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn, Weights
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase" / "recipe.toml"
 
@@ -124,6 +134,44 @@ def test_functions_of_the_users_own_that_do_not_fit_are_refused(
     with pytest.raises(UsageError) as refused:
         load_algorithm(mine(tmp_path, *overrides), tmp_path)
     assert str(refused.value).startswith(message)
+
+
+def test_a_run_keeps_the_frozen_weights_it_began_with_wherever_it_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(trainer: MultiTurnRLTrainer) -> tuple[Parts, Path]:
+        parts = trainer.parts
+        asyncio.run(close(parts))
+        assert trainer.folder is not None
+        return parts, trainer.folder.path
+
+    monkeypatch.chdir(tmp_path)
+    parts, teacher = opened(MultiTurnRLTrainer(RECIPE, name="teacher", quiet=True))
+    first = checkpoints.save(teacher / "checkpoints", 1, parts.learner, {"step": 1})
+    overrides = ["policies.teacher.weights=runs/teacher", "policies.other.weights=base"]
+    student, folder = opened(MultiTurnRLTrainer(RECIPE, overrides=overrides, name="student", quiet=True))
+    wanted = student.collector.policies["teacher"].engine.fingerprint
+
+    # The teacher learns on, and the student is continued from elsewhere.
+    state = {name: tensor + 1 for name, tensor in parts.learner.export_weights().tensors.items()}
+    parts.learner.load_weights(Weights(tensors=state, fingerprint="other"))
+    checkpoints.save(teacher / "checkpoints", 2, parts.learner, {"step": 2})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    kept = load_config(tmp_path / folder / "run.toml").policies
+    assert (kept["teacher"].weights, kept["other"].weights) == (str(tmp_path / first), "base")
+    again, _ = opened(MultiTurnRLTrainer.attach(tmp_path / folder))
+    assert again.collector.policies["teacher"].engine.fingerprint == wanted
+
+
+def test_a_run_with_frozen_weights_that_are_not_there_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = MultiTurnRLTrainer(RECIPE, overrides=["policies.teacher.weights=runs/none"], quiet=True)
+    with pytest.raises(DataError, match="holds no checkpoint"):
+        _ = trainer.parts
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path) -> None:

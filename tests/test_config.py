@@ -104,6 +104,7 @@ def test_a_value_where_a_section_belongs_is_refused() -> None:
 
 
 ENDPOINT = ("engine.type=openai", "engine.base_url=http://localhost:8000/v1", "engine.model=m")
+BUYER = ("policies.buyer.role=endpoint", "policies.buyer.base_url=http://localhost/v1", "policies.buyer.model=m")
 UNREADABLE = [
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_low_threshold=0.8"], "algorithm.clip_low_threshold"),
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_high_threshold=2"], "algorithm.clip_high_threshold"),
@@ -123,6 +124,11 @@ UNREADABLE = [
     ),
     (["rollout.max_steps_off_policy=0", "rollout.session_weights=latest"], "rollout.session_weights"),
     (["engine.deterministic=true", "rollout.max_steps_off_policy=1"], "engine.deterministic"),
+    (
+        ["engine.deterministic=true", "rollout.max_steps_off_policy=0", *BUYER],
+        "engine.deterministic",
+    ),
+    ([*ENDPOINT, "engine.deterministic=true"], "engine.deterministic"),
     (["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7"], "rollout.rollout_max_concurrency"),
     (["data.validation=v.jsonl", "data.validation_fraction=0.1"], "data.validation_fraction"),
     (["data.held_out=h.jsonl", "data.held_out_fraction=0.1"], "data.held_out_fraction"),
@@ -160,6 +166,8 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         ["model.trained_weights=full"],
         ["rollout.max_steps_off_policy=2", "rollout.staleness_window=9", "batch.global_batch_size=4"],
         ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7", "engine.deterministic=false"],
+        ["rollout.max_steps_off_policy=0", "engine.deterministic=false", *BUYER],
+        ["rollout.max_steps_off_policy=0", "engine.deterministic=true", "policies.buyer.role=frozen"],
         ["data.validation=v.jsonl", "data.held_out_fraction=0.95"],
         ["evaluation.pass_k_values=[1, 2]", "evaluation.eval_group_size=2"],
         ["tracking.mlflow=true", "tracking.mlflow_uri=http://localhost:5000"],

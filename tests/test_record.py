@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,11 +20,11 @@ import pytest
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages
-from sparring.errors import DataError
+from sparring.errors import DataError, ServiceError
 from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
 from sparring.ledger import Ledger
-from sparring.record import Recording
+from sparring.record import Recording, record
 from sparring.scorers.strict import evaluate_score
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Outcome, Trajectory
@@ -144,6 +145,52 @@ def test_a_recording_demonstrates_and_is_judged_anew(tmp_path: Path) -> None:
         return float(trajectory.messages[-1]["content"] == "ans c")
 
     assert asyncio.run(evaluate_score(scorer, trajectory)) == 1.0
+
+
+def test_what_the_endpoint_did_not_answer_takes_no_number_and_no_file(tmp_path: Path) -> None:
+    async def play(base_url: str) -> None:
+        broken: Any = {"model": "any", "messages": [{"role": "system", "content": "no user"}]}
+        named = client_of(base_url.replace("/v1", "/s/tour/v1"), max_retries=0)
+        async with client_of(base_url, max_retries=0) as client, named:
+            for one in (client, named, client):
+                with pytest.raises(openai.InternalServerError, match="expert raised"):
+                    await one.chat.completions.create(**broken)
+            await chase(client)
+            await chase(named)
+
+    trajectories = recorded(tmp_path / "out", play)
+    assert [one.id for one in trajectories] == ["recorded/1/conversation-1/0.0", "recorded/2/tour/0.0"]
+    files = sorted(path.name for path in (tmp_path / "out" / "trajectories").iterdir())
+    assert files == ["recorded-1.jsonl", "recorded-2.jsonl"]
+    with Ledger(tmp_path / "out" / "ledger.sqlite") as ledger:
+        assert [rollout.id for rollout in ledger.rollouts()] == [one.id for one in trajectories]
+
+
+def test_nothing_is_left_behind_where_the_address_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ServiceError, match="cannot be bound"):
+            record("http://127.0.0.1:1/v1", "m", tmp_path / "runs" / "out", port=taken.getsockname()[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_that_comes_before_the_folder_is_made_waits_for_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        recording = Recording(tmp_path / "out", ScriptedMessages(act, name="expert"), model="expert")
+        listener = Listener(create_app(recording), "127.0.0.1", 0)
+        await listener.start()
+        async with client_of(listener.base_url) as client:
+            playing = asyncio.ensure_future(chase(client))
+            await asyncio.sleep(0.2)
+            assert not playing.done()
+            recording.open()
+            await playing
+        await listener.stop()
+        await recording.close()
+
+    asyncio.run(run())
+    assert len(read_trajectories(tmp_path / "out")) == 1
 
 
 def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:

@@ -213,6 +213,14 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
             "is true, but asynchronous play depends on timing; set rollout.max_steps_off_policy = 0, or leave it out.",
             "rollout.max_steps_off_policy",
         )
+    endpoints = [name for name, policy in config.policies.items() if policy.role == "endpoint"]
+    if config.engine.deterministic and endpoints:
+        refuse(
+            "engine.deterministic",
+            f"is true, but policies.{endpoints[0]} is an endpoint, and no seed fixes what that answers; leave it out, or have a "
+            "model that is loaded here play with role = 'frozen'.",
+            f"policies.{endpoints[0]}",
+        )
     plays_in_rounds = config.plays_in_rounds and rollout.max_steps_off_policy == 0
     if plays_in_rounds and rollout.rollout_max_concurrency < batch.group_size:
         refuse(

@@ -70,7 +70,9 @@ class KVCache:
         known = token_ids[:-1] if self._keeps_rows else []
         size = min(len(token_ids) + room, self.row_tokens)
         donor, shared = self.longest_prefix(session_id, known, fingerprint)
-        if donor is not None and donor.session_id == session_id and not donor.is_busy:
+        is_own = donor is not None and donor.session_id == session_id and not donor.is_busy
+        # A row of which most would be lost is of another conversation: an episode has several where further policies play.
+        if donor is not None and is_own and 2 * shared >= len(donor.token_ids):
             row = self._take_over(donor, size)
         else:
             row = self._new_row(session_id, fingerprint, size, besides=donor)

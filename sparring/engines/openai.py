@@ -35,6 +35,11 @@ _OVERFLOW = re.compile(
     r"context.?length|context.?window|context size|maximum context|max_model_len|prompt is too long", re.IGNORECASE
 )
 """How endpoints say that the messages are too long; OpenAI's own has the code `context_length_exceeded`."""
+_FILTERED = re.compile(
+    r"content.?(filter|management|polic)|usage polic|flagged|data_inspection_failed|inappropriate content|content exists risk",
+    re.IGNORECASE,
+)
+"""How they say that what the conversation is about may not be, in a code or in words."""
 
 
 class _Unanswered(Exception):
@@ -182,6 +187,9 @@ class OpenAIEngine:
             if response.headers.get("x-should-retry") == "false":
                 return InfrastructureError(f"{self._where} answered {told}.")
             return _Unanswered(told, _retry_after(response))
+        if status in (400, 403, 422) and _FILTERED.search(f"{code} {said}"):
+            # It is about one conversation and no mistake in the run. What the policy's play is worth nobody has said.
+            return InfrastructureError(f"{self._where} answered {told}. Its content filter refuses this conversation.")
         if status in (400, 413, 422):
             if code == "context_length_exceeded" or status == 413 or _OVERFLOW.search(said):
                 return ContextOverflow(f"{self._where}: the conversation is too long for it: {said}.")
@@ -204,9 +212,8 @@ def _form(request: MessageRequest) -> dict[str, Json]:
         fields["tool_choice"] = form.tool_choice
     if request.tools and not form.parallel_tool_calls:
         fields["parallel_tool_calls"] = False
-    if form.schema is not None:
-        schema = {"name": "answer", "schema": form.schema}
-        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if form.response_format is not None:
+        fields["response_format"] = form.response_format
     return fields
 
 

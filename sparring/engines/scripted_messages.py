@@ -27,9 +27,13 @@ class ScriptedMessages:
     """
 
     def __init__(self, script: MessageScript | Sequence[Message | str], *, name: str) -> None:
-        """`name` is what evaluations show. Raises DataError for an empty list."""
-        if not callable(script) and not script:
-            raise DataError(f"The script {name} holds no message; give one at least.")
+        """`name` is what evaluations show. Raises DataError for an empty list, and for a message whose content is no text."""
+        if not callable(script):
+            if not script:
+                raise DataError(f"The script {name} holds no message; give one at least.")
+            for place, message in enumerate(script, start=1):
+                if problem := _no_text(message):
+                    raise DataError(f"The script {name}, message {place}: {problem}")
         self._script = script
         self._name = name
 
@@ -48,6 +52,8 @@ class ScriptedMessages:
             raise UsageError(
                 f"The script {self._name} said {message!r}; it must say a message of the assistant, or a text."
             )
+        if problem := _no_text(message):
+            raise UsageError(f"The script {self._name} said {message!r}: {problem}")
         whole = {**message, "role": "assistant", "content": message.get("content") or ""}
         if whole.get("tool_calls"):
             try:
@@ -94,8 +100,19 @@ def read_script(path: Path) -> list[Message]:
             raise DataError(f"{path}, line {row}: {error}; every line must be a message as JSON.") from error
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise DataError(f"{path}, line {row}: {line[:80]} is no message of the assistant; only those are said.")
+        if problem := _no_text(message):
+            raise DataError(f"{path}, line {row}: {problem}")
         messages.append(message)
     return messages
+
+
+def _no_text(message: Message | str) -> str | None:
+    """What of a message is to be text and is something else, and what to do about it."""
+    told = message if isinstance(message, dict) else {}
+    for key in ("content", "reasoning_content"):
+        if not isinstance(told.get(key), str | None):
+            return f"its {key} is {told[key]!r}; write text, JSON as text too, or leave it out."
+    return None
 
 
 def _spelt_out(call: Message) -> Message:

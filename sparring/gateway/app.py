@@ -6,16 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import orjson
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sparring.errors import SparringError
@@ -38,7 +36,11 @@ _MEDIA_TYPES = ("application/json", "application/octet-stream")
 """Of bodies; the second is how AWS's clients name a body that is passed through. What a page in a browser may send to any
 server without asking it, such as text/plain, is not among them."""
 
-Endpoint: TypeAlias = Callable[[Request], Awaitable[ASGIApp]]
+_LISTEN_AFTER = 1.0
+"""Seconds after which a client that waits for an answer is listened to, in case that it hangs up."""
+
+Endpoint: TypeAlias = Callable[[Request, Send], Awaitable[Response | None]]
+"""Gives the response to a request, or None when it has sent one itself."""
 
 
 def create_app(
@@ -47,7 +49,7 @@ def create_app(
     queue: WorkQueue | None = None,
     max_body_bytes: int = 8 * 1024 * 1024,
     clock: Callable[[], float] = time.time,
-) -> Starlette:
+) -> ASGIApp:
     """The dialects' routes, MTRL's, reports, `/v1/models` and `/health` over `doors`; `clock`: seconds since 1970.
 
     The same routes stand under `/s/KEY`, for clients that cannot send a key of their own. With a `queue` workers poll for
@@ -55,42 +57,37 @@ def create_app(
     """
 
     def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
-        async def play(request: Request) -> ASGIApp:
+        async def play(request: Request, send: Send) -> Response | None:
             headers = _headers(request)
             api_key = _opening_key(request, headers, doors)
             is_retry = _number(headers.get("x-stainless-retry-count")) > 0
-            async with AsyncExitStack() as stack:
-                try:
-                    stack.enter_context(doors.admitted(api_key))
-                except ApiError:
-                    # Another try of a request is not counted anew: of what it is a retry has not changed.
-                    if not is_retry:
-                        doors.refused(api_key, await _digest(request))
-                    raise
+            try:
+                admitted = doors.admitted(api_key)
+            except ApiError:
+                # Another try of a request is not counted anew: of what it is a retry has not changed.
+                if not is_retry:
+                    doors.refused(api_key, await _digest(request))
+                raise
+            with admitted:
                 body = await _body(request, max_body_bytes)
                 asked = dialect.read(_decoded(body))
                 if named := request.path_params.get("key") or trajectory_id(headers):
                     asked = replace(asked, episode=named)
-                episode = await stack.enter_async_context(doors.enter(api_key, asked))
-                path: str = request.scope["path"]
-                delivery = episode.deliver(asked, path.encode() + body, prefix=dialect.id_prefix, is_retry=is_retry)
-                await stack.enter_async_context(delivery)
-                head = Head(id=delivery.id, model=asked.model, created=int(clock()))
-                if not asked.stream:
-                    turns = await _unless_hung_up(request, delivery)
-                    delivery.is_delivered = True
-                    return Response(orjson.dumps(dialect.whole(asked, turns, head)), media_type="application/json")
-                events = _events(dialect, asked, delivery, episode.session, head)
-                # The first event is awaited here, so that a request which fails before it gets a status of its own.
-                first = await anext(events)
-                stack.push_async_callback(events.aclose)
-                response = StreamingResponse(_stream(first, events), media_type="text/event-stream")
-                return _Held(response, stack.pop_all())
+                async with doors.enter(api_key, asked) as episode:
+                    digested = request.scope["path"].encode() + body
+                    delivery = episode.deliver(asked, digested, prefix=dialect.id_prefix, is_retry=is_retry)
+                    head = Head(id=delivery.id, model=asked.model, created=int(clock()))
+                    async with delivery:
+                        if asked.stream:
+                            return await _streamed(dialect, asked, delivery, episode.session, head, request, send)
+                        turns = await _unless_hung_up(request, delivery)
+                        delivery.is_delivered = True
+                return Response(orjson.dumps(dialect.whole(asked, turns, head)), media_type="application/json")
 
         return _Answered(play, dialect, told)
 
     def reported(route: ReportRoute) -> ASGIApp:
-        async def report(request: Request) -> Response:
+        async def report(request: Request, _send: Send) -> Response:
             said = route.read(_decoded(await _body(request, max_body_bytes)), request.headers)
             said.tell(doors.report(route.key(said) or _opening_key(request, _headers(request), doors)))
             return JSONResponse({})
@@ -98,7 +95,7 @@ def create_app(
         return _Answered(report, route, route.told)
 
     def queued(answer: Callable[[Request, WorkQueue], Awaitable[Response]], queue: WorkQueue) -> ASGIApp:
-        async def checked(request: Request) -> Response:
+        async def checked(request: Request, _send: Send) -> Response:
             queue.check(_bearer(_headers(request)))
             return await answer(request, queue)
 
@@ -130,15 +127,15 @@ def create_app(
         queue.release(request.path_params["lease"], said.error)
         return JSONResponse({})
 
-    async def models(request: Request) -> Response:
+    async def models(request: Request, _send: Send) -> Response:
         _opening_key(request, _headers(request), doors)
         model = {"id": doors.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
         return JSONResponse({"object": "list", "data": [model]})
 
-    async def document(_request: Request) -> Response:
+    async def document(_request: Request, _send: Send) -> Response:
         return JSONResponse(openapi(takes_seed=doors.takes_seed, has_queue=queue is not None))
 
-    async def health(_request: Request) -> Response:
+    async def health(_request: Request, _send: Send) -> Response:
         return JSONResponse({"status": "ok"})
 
     routes = [
@@ -157,9 +154,7 @@ def create_app(
         for path, answer in work.items()
         if queue is not None
     ]
-    return Starlette(
-        routes=[*routes, *polled, Mount("/s/{key}", routes=routes)], exception_handlers={HTTPException: _unknown_route}
-    )
+    return _Routed([*routes, *polled, Mount("/s/{key}", routes=routes)])
 
 
 async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> AsyncGenerator[Part, None]:
@@ -170,14 +165,14 @@ async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> Async
 
     texts = [visible_text() for _ in range(asked.num_answers)]
     begun: set[int] = set()
-    reasoned: set[int] = set()
+    reasoned = [""] * asked.num_answers
 
     def told(index: int, delta: str, *, is_over: bool) -> Iterator[Part]:
-        """More of the text, after the reasoning that it follows from."""
-        reasoning = texts[index].reasoning
-        if reasoning and index not in reasoned and (delta or is_over):
-            reasoned.add(index)
-            yield Reasoning(index, reasoning)
+        """More of the text, after the reasoning that it follows from. An endpoint may reason on after its first text."""
+        reasoning, before = texts[index].reasoning, reasoned[index]
+        if reasoning != before and reasoning.startswith(before) and (delta or is_over):
+            reasoned[index] = reasoning
+            yield Reasoning(index, reasoning[len(before) :])
         if delta:
             yield Text(index, delta)
 
@@ -241,13 +236,33 @@ class _Answered:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._endpoint(Request(scope, receive, send))
+            answer = await self._endpoint(Request(scope, receive, send), send)
         except ClientDisconnect:
             answer = Response(status_code=499)
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
             error = self._told(_api_error(failure))
             answer = JSONResponse(self._dialect.error(error), status_code=error.status, headers=error.headers)
-        await answer(scope, receive, send)
+        if answer is not None:
+            await answer(scope, receive, send)
+
+
+class _Routed:
+    """Starlette's router, which tells unknown paths and methods as error objects too. Starlette's application would put
+    three layers around every request for that, a tenth of the time of one."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._router = Router(routes)
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        return self._router.routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # without it the router would answer by itself, in plain text
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as failure:
+            await _unknown_route(Request(scope), failure)(scope, receive, send)
 
 
 def _api_error(failure: Exception) -> ApiError:
@@ -259,8 +274,7 @@ def _api_error(failure: Exception) -> ApiError:
     return ApiError(500, f"The server failed: {type(failure).__name__}. See its log.", code="internal_error")
 
 
-async def _unknown_route(request: Request, failure: Exception) -> Response:
-    assert isinstance(failure, HTTPException)
+def _unknown_route(request: Request, failure: HTTPException) -> Response:
     message = f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health; /openapi.json has them all."
     error, path = ApiError(failure.status_code, message), request.url.path
     path = path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
@@ -328,47 +342,68 @@ def _decoded(body: bytes) -> Json:
         decoded = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
-    try:
-        orjson.dumps(decoded)
-    except orjson.JSONEncodeError as error:  # it reads 1024 levels and writes 254; that is its only complaint here
-        raise ApiError(400, "The body is nested deeper than 254 levels; flatten it.", code="invalid_json") from error
+    if body.count(b"[") + body.count(b"{") > _MAX_LEVELS:
+        try:
+            orjson.dumps(decoded)
+        except orjson.JSONEncodeError as error:  # it reads 1024 levels and writes 254; that is its only complaint here
+            raise ApiError(
+                400, f"The body is nested deeper than {_MAX_LEVELS} levels; flatten it.", code="invalid_json"
+            ) from error
     return decoded
+
+
+_MAX_LEVELS = 254
 
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-class _Held:
-    """A response that keeps resources until it is sent, or the client hangs up, were it before the first byte."""
+async def _streamed(
+    dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head, request: Request, send: Send
+) -> None:
+    """Send an answer as it is sampled. Raises what befalls it before its first event, so that it gets a status."""
+    events = _events(dialect, asked, delivery, session, head)
+    first = await anext(events)
 
-    def __init__(self, response: Response, resources: AsyncExitStack) -> None:
-        self._response = response
-        self._resources = resources
+    async def told() -> AsyncIterator[bytes]:
+        yield first
+        async for event in events:
+            yield event
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._resources:
-            await self._response(scope, receive, send)
-
-
-async def _stream(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for event in events:
-        yield event
+    try:
+        await StreamingResponse(told(), media_type="text/event-stream")(request.scope, request.receive, send)
+    finally:
+        await events.aclose()
 
 
 async def _unless_hung_up(request: Request, delivery: Delivery) -> Sequence[Turn]:
-    """The turns that are delivered. Raises ClientDisconnect as soon as the client hangs up."""
-    hanging_up = asyncio.create_task(_hung_up(request))
-    try:
-        turns = await delivery.turns(hanging_up)
-        if turns is None:
-            raise ClientDisconnect
-        return turns
-    finally:
-        hanging_up.cancel()
+    """The turns that are delivered. Raises ClientDisconnect when the client hangs up, at once if it has waited a while."""
+    # Not from the start: listening takes a task, which is much beside an answer that comes soon.
+    turns = await delivery.turns(seconds=_LISTEN_AFTER)
+    if turns is None:
+        hanging_up = asyncio.create_task(_hung_up(request))
+        try:
+            turns = await delivery.turns(hanging_up)
+        finally:
+            hanging_up.cancel()
+    if turns is None or _has_hung_up(request):
+        raise ClientDisconnect
+    return turns
 
 
 async def _hung_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _has_hung_up(request: Request) -> bool:
+    """Whether the server knows that the client is gone. It is asked for its next message, and not waited for."""
+    asking = request.receive().__await__()
+    try:
+        next(asking)
+    except StopIteration as answer:
+        return answer.value["type"] == "http.disconnect"
+    finally:
+        asking.close()
+    return False

@@ -62,12 +62,15 @@ class Delivery:
             if self.is_played:
                 self._session.set_received([turn.id for turn in self._playing.result()], is_received=self.is_delivered)
 
-    async def turns(self, given_up: asyncio.Future[None] | None = None) -> Sequence[Turn] | None:
-        """The turns when they are recorded; None when `given_up` comes first. Raises what the session raises."""
-        if given_up is not None:
-            await asyncio.wait({self._playing, given_up}, return_when=asyncio.FIRST_COMPLETED)
-            return None if given_up.done() else self._playing.result()
-        return await asyncio.shield(self._playing)
+    async def turns(
+        self, given_up: asyncio.Future[None] | None = None, *, seconds: float | None = None
+    ) -> Sequence[Turn] | None:
+        """The turns when they are recorded; None when `given_up` comes first, or so many seconds pass. Raises what the
+        session raises."""
+        waited = [self._playing] if given_up is None else [self._playing, given_up]
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        is_given_up = given_up is not None and given_up.done()
+        return None if is_given_up or not self._playing.done() else self._playing.result()
 
     async def sampled(self) -> AsyncGenerator[list[tuple[int, int]], None]:
         """(answer, token) from the first on, in bunches as they come, until the play is over."""

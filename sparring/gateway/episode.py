@@ -132,6 +132,8 @@ async def _played(
 
 def _sampling(asked: Asked, own: Sampling) -> Sampling:
     """What the client asked for; of tokens never more than the session allows."""
+    if asked.temperature is None and asked.top_p is None and asked.max_tokens is None:
+        return own
     return replace(
         own,
         temperature=own.temperature if asked.temperature is None else asked.temperature,

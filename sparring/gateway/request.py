@@ -150,7 +150,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """The reasoning, whole; before the content where the policy reasoned first."""
+    """More of the reasoning: all that comes before the content which follows it."""
 
     index: int
     text: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self, final
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from sparring.errors import ServiceError
 from sparring.gateway.app import create_app
@@ -55,7 +55,7 @@ class _QuietUvicorn(uvicorn.Server):
 class Listener:
     """One app on one socket."""
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._app = app
         self._host = host
         self._port = port
@@ -86,7 +86,12 @@ class Listener:
         self._gc_threshold = gc.get_threshold()
         gc.set_threshold(_GC_THRESHOLD, *self._gc_threshold[1:])
         config = uvicorn.Config(
-            self._app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2
+            self._app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
         )
         self._server = _QuietUvicorn(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))

@@ -57,6 +57,8 @@ class Ledger:
         # Guards the mirror below together with the order of the queue: a state is checked and queued as one.
         self._lock = threading.Lock()
         self._states = {id: (RolloutState(state), split) for id, state, split in known}
+        self._num_ids: dict[str, dict[int, int]] = {}
+        """Of running rollouts, by turn: ids of prompt and answer together, which a turn that continues it inherits."""
 
     def plan_nowait(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> Future[None]:
         """Account for a rollout from now on. Raises DataError for a known id or an unknown split."""
@@ -71,7 +73,7 @@ class Ledger:
 
     async def plan(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> None:
         """`plan_nowait`, and wait until it is on disk."""
-        await asyncio.wrap_future(self.plan_nowait(rollout_id, task_id=task_id, attempt=attempt, split=split))
+        await self._writer.committed(self.plan_nowait(rollout_id, task_id=task_id, attempt=attempt, split=split))
 
     def advance_nowait(
         self,
@@ -94,6 +96,8 @@ class Ledger:
             if broken is not None:
                 raise DataError(f"Rollout {rollout_id}: {broken}.")
             self._states[rollout_id] = (state, split)
+            if state is not RolloutState.RUNNING:
+                self._num_ids.pop(rollout_id, None)
             now = self._clock()
             return self._writer.submit(
                 lambda db: rows.update_rollout(db, rollout_id, state, step, reason, detail, text, now)
@@ -111,7 +115,7 @@ class Ledger:
     ) -> None:
         """`advance_nowait`, and wait until it is on disk."""
         future = self.advance_nowait(rollout_id, state, step=step, reason=reason, detail=detail, result=result)
-        await asyncio.wrap_future(future)
+        await self._writer.committed(future)
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:
         """Keep a turn token for token; of its prompt only what its parent does not hold. Raises DataError."""
@@ -119,11 +123,14 @@ class Ledger:
             state, _ = self._known(rollout_id)
             if state is not RolloutState.RUNNING:
                 raise DataError(f"Rollout {rollout_id} is {state}: turns are recorded while it is running.")
-            return self._writer.submit(lambda db: rows.insert_turn(db, rollout_id, turn, request_digest))
+            num_ids = self._num_ids.setdefault(rollout_id, {})
+            num_inherited = 0 if turn.parent is None else num_ids.get(turn.parent)
+            num_ids[turn.id] = len(turn.prompt_ids) + len(turn.token_ids)
+            return self._writer.submit(lambda db: rows.insert_turn(db, rollout_id, turn, num_inherited, request_digest))
 
     async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> None:
         """`record_turn_nowait`, and wait until it is on disk."""
-        await asyncio.wrap_future(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
+        await self._writer.committed(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
 
     def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
         """Say of turns that nobody got their answers, so that they are not the rollout's play. Raises DataError."""

@@ -41,6 +41,9 @@ CREATE TABLE turns (
 """
 
 
+_INSERT_TURN = f"INSERT INTO turns VALUES ({', '.join('?' * 19)})"
+
+
 def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str]]]:
     """Open or create a ledger: its connection, and (id, state, split) of every rollout. Raises DataError."""
     try:
@@ -90,10 +93,15 @@ def update_rollout(
     )
 
 
-def insert_turn(db: sqlite3.Connection, rollout_id: str, turn: Turn, request_digest: str) -> None:
-    num_inherited = 0 if turn.parent is None else _num_played(db, rollout_id, turn.parent)
+def insert_turn(
+    db: sqlite3.Connection, rollout_id: str, turn: Turn, num_inherited: int | None, request_digest: str
+) -> None:
+    """`num_inherited` ids of the prompt are the parent's; None when a process before this one recorded the parent."""
+    if num_inherited is None:
+        assert turn.parent is not None
+        num_inherited = _num_played(db, rollout_id, turn.parent)
     db.execute(
-        f"INSERT INTO turns VALUES ({', '.join('?' * 19)})",
+        _INSERT_TURN,
         (
             rollout_id, turn.id, turn.parent, turn.branch_reason,
             array("i", turn.prompt_ids[num_inherited:]).tobytes(), array("i", turn.token_ids).tobytes(),

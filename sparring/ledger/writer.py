@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar, final
 
 from sparring.errors import ServiceError
@@ -30,6 +32,8 @@ class GroupCommitWriter:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
+        self._waiting: list[tuple[Future[Any], asyncio.Future[None]]] = []
+        self._waiting_lock = threading.Lock()
         self.num_commits = 0
         """Transactions so far; far fewer than jobs when many sessions write at once."""
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
@@ -45,6 +49,17 @@ class GroupCommitWriter:
         future.set_running_or_notify_cancel()  # A cancelled waiter must not cancel the write.
         self._jobs.put((job, future))
         return future
+
+    async def committed(self, future: Future[T]) -> T:
+        """The result of a job's future. All who wait for one commit are woken by one call: with `asyncio.wrap_future` each
+        would take a system call of the writer's, which gives the interpreter lock up every time."""
+        with self._waiting_lock:
+            waiter = None if future.done() else asyncio.get_running_loop().create_future()
+            if waiter is not None:
+                self._waiting.append((future, waiter))
+        if waiter is not None:
+            await waiter
+        return future.result()
 
     def close(self) -> None:
         """Write what is queued, then close the file. Raises ServiceError when something could not be written."""
@@ -63,6 +78,7 @@ class GroupCommitWriter:
                 batch.append(self._jobs.get())
             is_open = batch[-1] is not None
             self._commit([job for job in batch if job is not None])
+            self._wake()
 
     def _commit(self, batch: list[Job]) -> None:
         if not batch:
@@ -86,3 +102,18 @@ class GroupCommitWriter:
         self.num_commits += 1
         for (_, future), result in zip(batch, results, strict=True):
             future.set_result(result)
+
+    def _wake(self) -> None:
+        """Tell the loops of those who wait for what is committed by now."""
+        with self._waiting_lock:
+            over = [waiter for future, waiter in self._waiting if future.done()]
+            self._waiting = [entry for entry in self._waiting if not entry[0].done()]
+        for loop in {waiter.get_loop() for waiter in over}:
+            with suppress(RuntimeError):  # a loop that is closed waits for nothing
+                loop.call_soon_threadsafe(_settle, [waiter for waiter in over if waiter.get_loop() is loop])
+
+
+def _settle(waiters: Sequence[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from sparring.chat.messages import call_name_and_arguments, canonical_json, content_text, json_text
-from sparring.types import Json, Message, ToolSchema
+from sparring.types import Json, Message
 
 CanonicalMessage: TypeAlias = tuple[Json, ...]
 CanonicalHistory: TypeAlias = tuple[CanonicalMessage, ...]
@@ -54,9 +54,18 @@ def _numbers_alike(value: Json) -> Json:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def request_digest(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
-    """Names a request in the ledger: a hash of its messages and tools as they came."""
-    return hashlib.blake2b(json_text([list(messages), list(tools)]).encode(), digest_size=16).hexdigest()
+def message_digests(messages: Sequence[Message], known: Sequence[bytes] = ()) -> tuple[bytes, ...]:
+    """A hash of each message as it came, with all that precede it; `known` are those of the first ones."""
+    digests = list(known)
+    for message in messages[len(digests) :]:
+        before = digests[-1] if digests else b""
+        digests.append(hashlib.blake2b(before + json_text(message).encode(), digest_size=16).digest())
+    return tuple(digests)
+
+
+def request_digest(digests: Sequence[bytes], tools: str) -> str:
+    """Names a request in the ledger: a hash of its messages, of which `digests` are given, and its tools."""
+    return hashlib.blake2b(b"".join(digests[-1:]) + tools.encode(), digest_size=16).hexdigest()
 
 
 def num_shared(left: CanonicalHistory, right: CanonicalHistory) -> int:

@@ -10,10 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self, final
 
 from sparring.chat.messages import canonical_json
-from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, SparringError, TokenLimit, TurnLimit
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, SparringError, TurnLimit
 from sparring.protocols import MessageEngine, TokenCallback
 from sparring.sessions.branching import branch_reason
-from sparring.sessions.matching import CanonicalHistory, canonical_history, canonical_message, request_digest
+from sparring.sessions.budget import TokenBudget
+from sparring.sessions.matching import (
+    CanonicalHistory,
+    canonical_history,
+    canonical_message,
+    message_digests,
+    request_digest,
+)
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
 from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, ToolSchema, Turn
@@ -26,6 +33,8 @@ class TurnLog(Protocol):
     """What keeps turns (`sparring.ledger.Ledger`)."""
 
     async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None: ...
+
+    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +77,8 @@ class MessageSession:
         turn_ids: Iterator[int] | None = None,
         others: Mapping[str, AnySession] | None = None,
     ) -> None:
-        """`seed` is the episode's, None asks for none; `max_tokens` can only hold engines that say how many they sampled;
-        the rest as in `sessions.Session`."""
+        """`seed` is the episode's, None asks for none; towards `max_tokens` an answer whose engine does not count its tokens
+        has one for each byte, the most there can be; the rest as in `sessions.Session`."""
         self._id = id
         self._policy = policy
         self._learns = learns
@@ -80,7 +89,7 @@ class MessageSession:
         self._ledger = ledger
         self._seed = seed
         self._max_turns = max_turns
-        self._max_tokens = max_tokens
+        self._budget = TokenBudget(max_tokens, whose=f"Session {id}")
         self._deadline = deadline
         self._clock = clock
         self._played: list[_Played] = []
@@ -206,20 +215,9 @@ class MessageSession:
         began = self._clock()
         wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
         named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
-        parent, reason = self._parent(wanted, tools_wanted, named)
         if seed is None and self._seed is not None:
             # Engines differ in how many bits they take; all take 31.
             seed = turn_seed(self._seed, self._num_asked) >> 32
-        request = MessageRequest(
-            session_id=self._id,
-            messages=tuple(messages),
-            tools=tuple(tools),
-            sampling=self._within_budget(sampling),
-            answer_format=answer_format or AnswerFormat(),
-            seed=seed,
-            stop_texts=stop_texts,
-            deadline=self._deadline,
-        )
         self._num_asked += 1
 
         def told(delta: Mapping[str, str]) -> None:
@@ -229,32 +227,36 @@ class MessageSession:
                 on_token(len(self._deltas) - 1)
 
         self._num_running += 1
+        num_reserved = num_sampled = 0
         try:
+            num_reserved = await self._budget.reserve(sampling.max_tokens)
+            parent, reason = self._parent(wanted, tools_wanted, named)
+            request = MessageRequest(
+                session_id=self._id,
+                messages=tuple(messages),
+                tools=tuple(tools),
+                sampling=replace(sampling, max_tokens=num_reserved),
+                answer_format=answer_format or AnswerFormat(),
+                seed=seed,
+                stop_texts=stop_texts,
+                deadline=self._deadline,
+            )
             answer = await self._engine.answer(request, None if on_token is None else told)
+            num_sampled = _num_sampled(answer, at_most=num_reserved)
         except SparringError:
             raise
         except Exception as error:
             raise InfrastructureError(f"Session {self._id}: the engine failed: {error!r}.") from error
         finally:
             self._num_running -= 1
+            self._budget.settle(num_reserved, num_sampled)
         turn = self._turn(parent, reason, request, answer, seconds=self._clock() - began)
         history = (*wanted, canonical_message(turn.message))
         self._played.append(_Played(turn, wanted, history, tools_wanted, (*messages, turn.message)))
         if self._ledger is not None:
-            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
+            digest = request_digest(message_digests(messages), tools_wanted)
+            await self._ledger.record_turn(self._id, turn, request_digest=digest)
         return turn
-
-    def _within_budget(self, sampling: Sampling) -> Sampling:
-        """With no more tokens than the episode has left, as far as the engine tells how many it sampled. Raises TokenLimit."""
-        if self._max_tokens is None:
-            return sampling
-        left = self._max_tokens - sum(played.turn.num_sampled_tokens for played in self._played)
-        if left < 1:
-            raise TokenLimit(
-                f"Session {self._id} has sampled its {self._max_tokens} tokens; end the episode, or raise "
-                "rollout.rollout_max_tokens."
-            )
-        return replace(sampling, max_tokens=min(left, sampling.max_tokens))
 
     def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
         """Whether a request, both canonical, goes on from a turn of this session, or is one of its requests again."""
@@ -266,6 +268,11 @@ class MessageSession:
         """Later turns are refused, of the other policies too; closing twice is fine."""
         for other in self._others.values():
             other.close()
+        if not self._is_closed:
+            received = {turn.id for turn in self.turns}
+            lost = [played.turn.id for played in self._played if played.turn.id not in received]
+            if lost and self._ledger is not None:
+                self._ledger.record_not_received_nowait(self._id, lost)
         self._is_closed = True
 
     async def __aenter__(self) -> Self:
@@ -320,6 +327,16 @@ class MessageSession:
             policy=self._policy,
             learns=self._learns,
         )
+
+
+def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
+    """As the engine counts them; of one that does not, as many as there can be: a token is one byte at least."""
+    if answer.usage is not None:
+        return answer.usage.num_sampled_tokens
+    functions = [call["function"] for call in answer.message.get("tool_calls") or ()]
+    said = [answer.message.get(key) or "" for key in ("reasoning_content", "content")]
+    said += [function[key] for function in functions for key in ("name", "arguments")]
+    return min(at_most, sum(len(text.encode()) for text in said))
 
 
 def _with_call_ids(message: Message, turn_id: int) -> Message:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, final
 
@@ -18,13 +16,13 @@ from sparring.errors import (
     InfrastructureError,
     PolicyTimeout,
     SparringError,
-    TokenLimit,
     TurnLimit,
 )
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
-from sparring.sessions.matching import CanonicalHistory, canonical_message, request_digest
+from sparring.sessions.budget import TokenBudget
+from sparring.sessions.matching import CanonicalHistory, canonical_message, message_digests, request_digest
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.seeds import turn_seed
 from sparring.types import (
@@ -118,17 +116,16 @@ class Session:
         self._order = order
         self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
         self._max_turns = max_turns
-        self._max_tokens = max_tokens
         self._num_running = 0
-        self._reserved_tokens = 0
-        """What the turns that are being sampled may still take."""
-        self._turn_over = asyncio.Event()
+        self._budget = TokenBudget(max_tokens, whose=f"Session {self._label}")
         self._deadline = deadline
         self._clock = clock
         self._played: list[_Played] = []
         self._messages: tuple[Message, ...] = ()
         self._history: CanonicalHistory = ()
         """The same messages, canonical."""
+        self._digests: tuple[bytes, ...] = ()
+        """Of the same messages, as they came."""
         self._requests = itertools.count()
         self._is_open = False
         self._is_closed = False
@@ -247,59 +244,34 @@ class Session:
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
-        async with self._reserved(sampling) as sampling:
-            wanted, tools_wanted = self._canonical(messages), canonical_json(list(tools))
+        self._num_running += 1
+        num_reserved = num_sampled = 0
+        try:
+            num_reserved = await self._budget.reserve(sampling.max_tokens)
+            known, tools_wanted = self._num_known(messages), canonical_json(list(tools))
+            wanted = (*self._history[:known], *map(canonical_message, messages[known:]))
+            digests = message_digests(messages, self._digests[:known])
             start = self._start(messages, tools, wanted, tools_wanted)
             oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
-            request = self._request(start, sampling, stop_texts, constraint, request_index)
+            request = self._request(start, sampling, num_reserved, stop_texts, constraint, request_index)
             try:
                 completion = await self._engine.sample(request, on_token)
+                num_sampled = len(completion.token_ids)
             except SparringError:
                 raise
             except Exception as error:
                 raise InfrastructureError(f"Session {self._label}: the engine failed: {error!r}.") from error
+        finally:
+            self._num_running -= 1
+            self._budget.settle(num_reserved, num_sampled)
         self._check(completion, oldest_allowed)
         turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
-        self._history = (*wanted, canonical_message(turn.message))
+        self._history, self._digests = (*wanted, canonical_message(turn.message)), digests
         self._played.append(_Played(turn, wanted, self._history, tools_wanted))
         if self._ledger is not None:
-            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(messages, tools))
+            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(digests, tools_wanted))
         return turn
-
-    @asynccontextmanager
-    async def _reserved(self, sampling: Sampling) -> AsyncIterator[Sampling]:
-        """While a turn is sampled: `sampling` with no more tokens than the episode has left. Raises TokenLimit.
-
-        A turn waits while those beside it may use up what it could need: so the bound holds, and an answer is cut only for
-        tokens that were sampled.
-        """
-        self._num_running += 1
-        try:
-            num_tokens = sampling.max_tokens
-            if self._max_tokens is not None:
-                while self._reserved_tokens and self._tokens_left(self._max_tokens) < num_tokens:
-                    self._turn_over.clear()
-                    await self._turn_over.wait()
-                num_tokens = min(num_tokens, self._tokens_left(self._max_tokens))
-            self._reserved_tokens += num_tokens
-            try:
-                yield sampling if num_tokens == sampling.max_tokens else replace(sampling, max_tokens=num_tokens)
-            finally:
-                self._reserved_tokens -= num_tokens
-        finally:
-            self._num_running -= 1
-            self._turn_over.set()
-
-    def _tokens_left(self, max_tokens: int) -> int:
-        """Of the episode, apart from what is reserved. Raises TokenLimit when all were sampled."""
-        left = max_tokens - sum(len(played.turn.token_ids) for played in self._played)
-        if left < 1:
-            raise TokenLimit(
-                f"Session {self._label} has sampled its {max_tokens} tokens; end the episode, or raise "
-                "rollout.rollout_max_tokens."
-            )
-        return left - self._reserved_tokens
 
     def open(self) -> None:
         """Tell the engine that turns will come; the first turn does it otherwise."""
@@ -327,14 +299,14 @@ class Session:
     async def __aexit__(self, *_exception: object) -> None:
         self.close()
 
-    def _canonical(self, messages: Sequence[Message]) -> CanonicalHistory:
-        """`canonical_history`; what the last conversation began with alike is not worked out again."""
+    def _num_known(self, messages: Sequence[Message]) -> int:
+        """How many messages the last conversation began with, too: what is known of them is not worked out again."""
         known = 0
         for message, last in zip(messages, self._messages, strict=False):
-            if message != last:
+            if message is not last and message != last:
                 break
             known += 1
-        return (*self._history[:known], *map(canonical_message, messages[known:]))
+        return known
 
     def _start(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
@@ -343,7 +315,11 @@ class Session:
         alike: list[_Played] = []
         for length in sorted({len(played.history) for played in self._played}, reverse=True):
             begin = wanted[:length]
-            alike = [one for one in self._played if one.history == begin and one.tools == tools_wanted]
+            alike = [
+                one
+                for one in self._played
+                if len(one.history) == length and one.history == begin and one.tools == tools_wanted
+            ]
             if alike:
                 break
         else:
@@ -363,6 +339,7 @@ class Session:
         self,
         start: _Start,
         sampling: Sampling,
+        max_tokens: int,
         stop_texts: tuple[str, ...],
         constraint: Constraint | None,
         request_index: int,
@@ -373,10 +350,11 @@ class Session:
                 f"Session {self._label}: the prompt has {len(start.prompt_ids)} tokens and the context "
                 f"{self._max_context_tokens}, which leaves no room for an answer; shorten the episode or the tool results."
             )
+        max_tokens = min(max_tokens, room)
         return SampleRequest(
             session_id=self._id,
             prompt_ids=start.prompt_ids,
-            sampling=replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            sampling=sampling if sampling.max_tokens == max_tokens else replace(sampling, max_tokens=max_tokens),
             stop_ids=self._chat.stop_ids,
             stop_texts=stop_texts,
             constraint=constraint,

@@ -1,6 +1,6 @@
 """The folder of one run: what is needed to load it again, what it was made of, and how it stands.
 
-run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it
+run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it, folders of code that it names too
 fixtures/       the recipe's folder of that name; large files are links to where they are
 manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
@@ -34,6 +34,7 @@ FIXTURES = "fixtures"
 _LARGE_BYTES = 64 * 2**20
 """Files from this size on are linked and not copied; their sha256 is in the manifest all the same."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
+_REFERENCE = re.compile(r"(?P<module>\w[\w.]{0,200}):[\w.]+")
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
 
@@ -87,6 +88,16 @@ class RunFolder:
         except UsageError as error:
             raise DataError(f"{self.path} cannot be loaded; mend its recipe, or name another run.\n{error}") from error
         return load_config(self.recipe, overrides) if overrides else config
+
+    def trained_config(self) -> Config:
+        """As `config`. Raises UsageError for a run that an endpoint or a script plays: it has no policy of its own."""
+        config = self.config()
+        if not config.is_trainable:
+            raise UsageError(
+                f"{self.path} is a baseline: its engine is {config.engine.type!r}, so nothing was trained and there is no policy "
+                "to load. Name a run that `sparring train` made."
+            )
+        return config
 
     @property
     def checkpoints(self) -> Path:
@@ -270,14 +281,24 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
 
 
 def _code_files(config: Config, recipe: Path) -> list[Path]:
-    """Python files beside the recipe, and those in folders below it that the recipe names as `folder.module:name`."""
-    sources = [config.environment.target, config.reward.reward, config.reward.scorer, config.model.name]
-    sources += [config.data.train, config.data.validation, config.data.held_out]
-    sources += [config.warm_start.demonstrations] if config.warm_start else []
-    sources += [config.engine.script]
-    modules = {source.partition(":")[0].replace(".", "/") for source in sources if source and ":" in source}
-    named = [file for module in modules if (file := recipe.parent / f"{module}.py").is_file()]
-    return sorted({*recipe.parent.glob("*.py"), *named})
+    """Python files beside the recipe, and all of a folder there of which the recipe names one, as `folder.module:name` or, in
+    a command, by its path: they import each other."""
+    folder = recipe.parent
+    named = [f"{module.replace('.', '/')}.py" for module in _modules(config.model_dump(mode="json"))]
+    named += [word for word in config.agent.command or () if word.endswith(".py") and not Path(word).is_absolute()]
+    packages = {Path(file).parts[0] for file in named if len(Path(file).parts) > 1 and (folder / file).is_file()}
+    inside = [file for package in packages - {".."} for file in (folder / package).rglob("*.py")]
+    return sorted({*folder.glob("*.py"), *inside})
+
+
+def _modules(values: Json) -> Iterator[str]:
+    """The modules that a recipe may name, at any of its keys."""
+    match values:
+        case str() if named := _REFERENCE.fullmatch(values):
+            yield named["module"]
+        case dict() | list():
+            for value in values.values() if isinstance(values, dict) else values:
+                yield from _modules(value)
 
 
 def _fixture_files(recipe: Path) -> list[Path]:

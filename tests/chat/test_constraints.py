@@ -30,8 +30,9 @@ REQUIRED_ONE = AnswerFormat(tool_choice="required", parallel_tool_calls=False)
 GET_ONLY = AnswerFormat(tool_choice="required", tool_name="get")
 NONE = AnswerFormat(tool_choice="none")
 ONE_AT_MOST = AnswerFormat(parallel_tool_calls=False)
-TYPED = AnswerFormat(schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
-TYPED_TEXT = AnswerFormat(schema=TYPED.schema, tool_choice="none")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TYPED = AnswerFormat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}})
+TYPED_TEXT = AnswerFormat(response_format=TYPED.response_format, tool_choice="none")
 
 BYTES = TemplateChat(ByteTokenizer())
 OWN_TOOLS, REASONS = template_chat(WITH_TOOLS), template_chat(FORGETS_REASONING)

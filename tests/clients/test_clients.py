@@ -146,7 +146,7 @@ async def play(program: Path, ledger: Ledger) -> Played:
     await ledger.advance("episode", RolloutState.LEASED)
     await ledger.advance("episode", RolloutState.RUNNING)
     gateway = Gateway()
-    gateway._listener._app.add_middleware(Wiretap, exchanges=exchanges)  # pyright: ignore
+    gateway._listener._app = Wiretap(gateway._listener._app, exchanges)
     session = Session(id="episode", engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger)
     async with gateway, session:
         door = gateway.register(session)

@@ -56,6 +56,26 @@ def test_the_next_turn_of_a_session_finds_its_own_row() -> None:
     assert first.token_ids == [1, 2, 3]
 
 
+def test_conversations_of_one_session_each_keep_their_row() -> None:
+    # As two policies of an episode, with the same weights and nothing in common but how every prompt begins.
+    cache = make()
+    conversations = {"agent": [0, 1, 2, 3, 4, 5], "critic": [0, 1, 6, 7, 8, 9]}
+    rows = {name: played(cache, "a", ids) for name, ids in conversations.items()}
+    for turn in range(3):
+        for name, ids in conversations.items():
+            row = claim(cache, "a", [*ids, turn, turn])
+            assert row is rows[name]
+            assert (row.token_ids, keys(cache, row)) == (ids, ids)
+            cache.release(row)
+
+
+def test_a_branch_that_shares_most_of_a_row_takes_it_over_and_none_is_left_behind() -> None:
+    cache = make()
+    row = played(cache, "a", [1, 2, 3, 4])
+    assert claim(cache, "a", [1, 2, 9, 9]) is row
+    assert (row.token_ids, cache.num_busy) == ([1, 2], 1)
+
+
 def test_the_last_token_is_always_left_to_compute() -> None:
     cache = make()
     played(cache, "a", [1, 2, 3])

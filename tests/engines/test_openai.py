@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,8 +26,10 @@ from sparring.errors import (
     ServiceError,
     SparringError,
 )
-from sparring.gateway import ModelServer
+from sparring.gateway import EpisodeDoors, ModelServer
+from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
+from sparring.sessions import MessageSession
 from sparring.types import AnswerFormat, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
 from tests.gateway.builders import CALL, CHAT, TOOL, USER
 
@@ -226,6 +229,12 @@ def test_an_endpoint_that_never_answers_is_infrastructure_and_not_the_policy() -
         (error(400, "This model's maximum context length is 100 tokens."), ContextOverflow),
         (error(400, "temperature is not supported with this model"), DataError),
         (error(422, "no such role"), DataError),
+        (error(400, "triggering Azure OpenAI's content management policy", code="content_filter"), InfrastructureError),
+        (error(400, "Output blocked by content filtering policy"), InfrastructureError),
+        (error(400, "flagged as potentially violating our usage policy", code="invalid_prompt"), InfrastructureError),
+        (error(400, "Input data may be wrong", code="data_inspection_failed"), InfrastructureError),
+        (error(403, "requires moderation and your input was flagged"), InfrastructureError),
+        (error(403, "no access to this model"), ServiceError),
         (error(401, "Incorrect API key: sk-secret", code="invalid_api_key"), ServiceError),
         (error(404, "no such model"), ServiceError),
         (error(429, "You exceeded your quota", code="insufficient_quota"), ServiceError),
@@ -318,7 +327,7 @@ def test_a_required_form_is_sent_as_fields_and_none_otherwise() -> None:
         AnswerFormat(),
         AnswerFormat(tool_choice="required", parallel_tool_calls=False),
         AnswerFormat(tool_choice="required", tool_name="get"),
-        AnswerFormat(tool_choice="none", schema={"type": "object"}),
+        AnswerFormat(tool_choice="none", response_format={"type": "json_object"}),
     ]
 
     async def ask(engine: OpenAIEngine) -> None:
@@ -331,11 +340,45 @@ def test_a_required_form_is_sent_as_fields_and_none_otherwise() -> None:
         {},
         {"tool_choice": "required", "parallel_tool_calls": False},
         {"tool_choice": {"type": "function", "function": {"name": "get"}}},
-        {
-            "tool_choice": "none",
-            "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
-        },
+        {"tool_choice": "none", "response_format": {"type": "json_object"}},
     ]
+
+
+NAMED: Any = {"name": "n", "description": "a number", "schema": {"const": None}, "strict": False}
+WITH_SCHEMA: Any = {"type": "json_schema", "json_schema": NAMED}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sent"),
+    [
+        ("/v1/chat/completions", {"response_format": WITH_SCHEMA}, WITH_SCHEMA),
+        ("/v1/chat/completions", {"response_format": {"type": "json_object"}}, {"type": "json_object"}),
+        ("/v1/chat/completions", {"response_format": {"type": "text"}}, None),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", **NAMED}}}, WITH_SCHEMA),
+        ("/v1/responses", {"text": {"format": {"type": "json_object"}}}, {"type": "json_object"}),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": {"const": None}}}},
+         {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"const": None}, "strict": True}}),
+    ],
+)  # fmt: skip
+def test_a_form_reaches_the_endpoint_as_the_client_asked_for_it(path: str, fields: Any, sent: Any) -> None:
+    endpoint = Endpoint(JSONResponse(DONE))
+    conversation = {"input": "go"} if path == "/v1/responses" else {"messages": [USER]}
+    limit = {"max_tokens": 5} if path == "/v1/messages" else {}
+
+    async def ask(engine: OpenAIEngine) -> None:
+        doors = EpisodeDoors("policy")
+        door = MessageSession(id="e", engine=engine, sampling=Sampling())
+        transport = httpx.ASGITransport(create_app(doors))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.post(
+                path,
+                json={"model": "any", **conversation, **limit, **fields},
+                headers={"x-api-key": doors.register(door)},
+            )
+        assert answer.status_code == 200, answer.text
+
+    asked(endpoint, ask)
+    assert endpoint.bodies[0].get("response_format") == sent
 
 
 def test_that_no_tool_is_called_is_not_said_where_there_is_none() -> None:

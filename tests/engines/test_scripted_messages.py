@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,19 @@ def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
 def test_a_script_whose_calls_cannot_be_read_is_named(calls: Any) -> None:
     with pytest.raises(UsageError, match=r"mine said .* whose tool calls cannot be read"):
         answer(ScriptedMessages([{"tool_calls": calls}], name="mine"))
+
+
+@pytest.mark.parametrize("message", [{"content": 5}, {"content": False}, {"content": ["a"]}, {"reasoning_content": {}}])
+def test_what_is_said_is_text_and_where_it_is_not_is_named(message: Any, tmp_path: Path) -> None:
+    (key,) = message
+    path = tmp_path / "script.jsonl"
+    path.write_text(f'{{"content": null}}\n{json.dumps(message)}\n', "utf-8")
+    with pytest.raises(DataError, match=rf"script\.jsonl, line 2: its {key} is .*; write text"):
+        read_script(path)
+    with pytest.raises(DataError, match=f"mine, message 2: its {key} is"):
+        ScriptedMessages(["a", message], name="mine")
+    with pytest.raises(UsageError, match=f"mine said .*its {key} is"):
+        answer(ScriptedMessages(lambda _: message, name="mine"))
 
 
 def test_a_script_that_is_no_text_is_named(tmp_path: Path) -> None:

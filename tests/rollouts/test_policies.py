@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
 
 from sparring.agents import AgentResult, FunctionAgent
 from sparring.algorithms.advantages import group_based
 from sparring.algorithms.credit import credit
 from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError, UsageError
@@ -37,6 +39,7 @@ from sparring.types import (
     TrajectoryGroup,
     Usage,
 )
+from tests.engines.test_openai import Endpoint
 
 TOKENIZER = ByteTokenizer()
 CHAT = TemplateChat(TOKENIZER)
@@ -133,6 +136,40 @@ def test_a_second_trained_policy_is_learned_from_in_a_sequence_of_its_own() -> N
     assert trained_tokens(played) == sorted(token for turn in played.turns for token in turn.token_ids)
     group = TrajectoryGroup(task=TASK, trajectories=(played,))
     assert len(build_batch([group], {played.id: (1.0,) * 4}).sequences) == 2
+
+
+def test_a_judge_whose_content_filter_refuses_one_conversation_costs_that_episode_and_not_the_run() -> None:
+    async def judged(task: Task, session: Session) -> AgentResult:
+        said = await session.chat(task.messages)
+        verdict = await session.of("judge").chat([user(said["content"])])
+        reward = Reward(total=float(verdict["content"]))
+        return AgentResult(outcome=Outcome.FINISHED, reward=reward)
+
+    async def run() -> TrajectoryGroup:
+        fair = {"choices": [{"message": {"role": "assistant", "content": "0.5"}, "finish_reason": "stop"}]}
+        filtered = JSONResponse({"error": {"message": "The prompt was filtered", "code": "content_filter"}}, 400)
+        endpoint = Endpoint(JSONResponse(fair), filtered, JSONResponse(fair))
+        await endpoint.listener.start()
+        judge = OpenAIEngine(endpoint.listener.base_url, "judge")
+        collector = Collector(
+            engine=engine("a", "b", "c"), chat=CHAT, agent=judged, reward=None, scorer=None, ledger=ledger, seed=0,
+            max_concurrency=8, timeout_seconds=60.0, max_retries=0,
+            policies={"judge": NamedPolicy(engine=judge, chat=None, learns=False, sampling=Sampling())},
+        )  # fmt: skip
+        try:
+            return await collector.play_group(
+                GroupPlan(task=TASK, position=0, group_size=3, sampling=Sampling(max_tokens=8))
+            )
+        finally:
+            await judge.close()
+            await endpoint.listener.stop()
+
+    with Ledger() as ledger:
+        group = asyncio.run(run())
+        discarded = [rollout for rollout in ledger.rollouts() if rollout.reason is not None]
+    assert (group.num_lost, group.rewards) == (1, [0.5, 0.5])
+    assert [rollout.reason for rollout in discarded] == ["infra_error"]
+    assert "content filter" in str(discarded[0].detail)
 
 
 def test_rewards_and_credit_are_for_the_turns_that_learn() -> None:

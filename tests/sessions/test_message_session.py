@@ -75,6 +75,25 @@ def test_turns_are_in_the_ledger_which_finds_nothing_wrong_with_them() -> None:
     asyncio.run(play())
 
 
+def test_the_ledger_says_which_answers_nobody_received() -> None:
+    async def play() -> None:
+        with Ledger() as ledger:
+            ledger.plan_nowait("episode", task_id="t", attempt=0, split="held_out")
+            ledger.advance_nowait("episode", RolloutState.LEASED)
+            ledger.advance_nowait("episode", RolloutState.RUNNING)
+            async with session("lost", "on", ledger=ledger) as door:
+                lost, found = await door.play([USER]), await door.play([USER, USER])
+                door.set_received([lost.id, found.id], is_received=False)
+                # It goes on from an answer, so that has arrived.
+                onward = await door.play([USER, USER, found.message, USER])
+            recorded = ledger.load_turns("episode")
+            assert [turn.untrained_reason for turn in recorded] == ["not_received", "no_ids", "no_ids"]
+            assert tuple(turn for turn in recorded if turn.is_received) == door.turns == (found, onward)
+            assert ledger.verify() == []
+
+    asyncio.run(play())
+
+
 def test_limits_and_failures_are_those_of_any_session() -> None:
     async def play() -> None:
         async with session("one", max_turns=1) as door:
@@ -140,12 +159,55 @@ def test_a_stream_reaches_clients_of_the_gateway_piece_by_piece_with_the_endpoin
     asyncio.run(play())
 
 
+class Wavers(Streams):
+    """Reasons, speaks, and reasons again, before more of its text and at its end."""
+
+    async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        said = [("reasoning_content", "hm"), ("content", "one"), ("reasoning_content", ", no:"), ("content", " two")]
+        said.append(("reasoning_content", " yes"))
+        for key, text in said:
+            if on_delta is not None:
+                on_delta({key: text})
+                await asyncio.sleep(0.01)
+        whole = {name: "".join(text for key, text in said if key == name) for name in ("reasoning_content", "content")}
+        return MessageAnswer(message={"role": "assistant", **whole}, stop_reason=StopReason.STOP)
+
+
+def test_reasoning_that_comes_after_the_first_text_is_in_the_stream() -> None:
+    async def play() -> None:
+        async with Gateway() as gateway, MessageSession(id="s", engine=Wavers(), sampling=Sampling()) as door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=60) as client:
+                stream = await client.chat.completions.create(model="any", messages=[USER], stream=True)
+                deltas = [chunk.choices[0].delta.model_dump() async for chunk in stream]
+                async with client.responses.stream(model="any", input="go") as events:
+                    response = await events.get_final_response()
+        told = [(key, delta[key]) for delta in deltas for key in ("reasoning_content", "content") if delta.get(key)]
+        assert told == [
+            ("reasoning_content", "hm"), ("content", "one"), ("reasoning_content", ", no:"), ("content", " two"),
+            ("reasoning_content", " yes"),
+        ]  # fmt: skip
+        reasoning = [item for item in response.output if item.type == "reasoning"]
+        assert [part.text for item in reasoning for part in item.content or ()] == ["hm", ", no:", " yes"]
+        assert len({item.id for item in response.output}) == 4
+        assert response.output_text == "one two"
+
+    asyncio.run(play())
+
+
 class Counting:
     """An engine that says how many tokens it sampled: as many as it may, at most five."""
 
     fingerprint = "counting"
+    fails = False
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
 
     async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        await asyncio.sleep(self._seconds)
+        if self.fails:
+            raise InfrastructureError("an outage")
         usage = Usage(num_prompt_tokens=1, num_sampled_tokens=min(5, request.sampling.max_tokens))
         return MessageAnswer(message={"role": "assistant", "content": "a"}, stop_reason=StopReason.LENGTH, usage=usage)
 
@@ -163,6 +225,56 @@ def test_a_token_budget_holds_where_the_engine_counts() -> None:
 
     asyncio.run(play())
     assert [turn.num_sampled_tokens for turn in door.turns] == [5, 5, 2]
+
+
+def test_a_token_budget_holds_for_turns_side_by_side() -> None:
+    door = MessageSession(id="e", engine=Counting(seconds=0.001), sampling=Sampling(max_tokens=5), max_tokens=12)
+
+    async def play() -> list[Any]:
+        asking = [door.chat([{"role": "user", "content": str(number)}]) for number in range(6)]
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    answers = asyncio.run(play())
+    # Two fit beside each other; the third waits and gets what is left, and nobody else gets any.
+    assert [turn.sampling.max_tokens for turn in door.turns] == [5, 5, 2]
+    assert [turn.num_sampled_tokens for turn in door.turns] == [5, 5, 2]
+    assert sum(isinstance(answer, TokenLimit) for answer in answers) == 3
+
+
+def test_a_turn_that_failed_gives_back_what_was_reserved_for_it() -> None:
+    engine = Counting(seconds=0.001)
+    door = MessageSession(id="e", engine=engine, sampling=Sampling(max_tokens=5), max_tokens=5)
+
+    async def play() -> None:
+        engine.fails = True
+        with pytest.raises(InfrastructureError):
+            await door.chat([USER])
+        engine.fails = False
+        given_up = asyncio.ensure_future(door.chat([USER]))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(door.chat([USER]))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await waiting
+
+    asyncio.run(play())
+    assert [turn.num_sampled_tokens for turn in door.turns] == [5]
+
+
+def test_of_an_engine_that_does_not_count_every_byte_is_a_token_of_the_budget() -> None:
+    # "größe" has 7 bytes, so 5 are left for another; the call has 3 in its name and 12 in its arguments.
+    for said, allowed in (("größe", [12, 5]), (tool_call("get", key="b"), [12])):
+        door = session(said, max_tokens=12)
+
+        async def play(door: MessageSession = door, num_turns: int = len(allowed)) -> None:
+            for number in range(num_turns):
+                await door.chat([{"role": "user", "content": str(number)}])
+            with pytest.raises(TokenLimit, match="has sampled its 12 tokens"):
+                await door.chat([USER])
+
+        asyncio.run(play())
+        assert [turn.sampling.max_tokens for turn in door.turns] == allowed
+        assert [turn.num_sampled_tokens for turn in door.turns] == [0] * len(allowed)  # nobody counted them
 
 
 def test_a_script_is_held_to_no_form_and_the_episode_goes_on() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,33 @@ def test_fixtures_beside_the_recipe_travel_with_the_run_and_are_hashed(recipe: P
     hashes = json.loads((folder.path / "manifest.json").read_text())["sha256"]
     assert hashes[str(small)] == hashlib.sha256(b"1234").hexdigest()
     assert hashes[str(large)] == hashlib.sha256(bytes(64 * 2**20)).hexdigest()
+
+
+def test_whatever_names_code_in_a_folder_takes_the_folder_along(recipe: Path) -> None:
+    for file in ("agents/mine.py", "agents/words/said.py", "estimators/one.py", "programs/play.py", "unused/other.py"):
+        path = recipe.parent / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"from pathlib import Path\nHERE = {file!r}\n", "utf-8")
+    (recipe.parent / "agents" / "notes.txt").write_text("no code")
+    # A file beside it, which it imports by its plain name.
+    (recipe.parent / "agents" / "tools_of_this_test.py").write_text("TOOL = 5\n")
+    (recipe.parent / "agents" / "mine.py").write_text("from tools_of_this_test import TOOL as play\n")
+    recipe.write_text('[agent]\nfunction = "agents.mine:play"\n[data]\ntrain = "tasks.jsonl"\n')
+    overrides = ["algorithm.advantage_method=estimators.one:HERE"]
+    folder = create(recipe, "one", *overrides)
+    shutil.rmtree(recipe.parent / "agents")
+
+    assert load_object("agents.mine:play", beside=folder.path) == 5
+    assert load_object("estimators.one:HERE", beside=folder.path) == "estimators/one.py"
+    copied = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*.py")}
+    code = {"agents/mine.py", "agents/tools_of_this_test.py", "agents/words/said.py", "estimators/one.py"}
+    assert copied == {"environment.py", *code}
+    hashed = json.loads((folder.path / "manifest.json").read_text())["sha256"]
+    assert {str(recipe.parent.resolve() / file) for file in code} <= hashed.keys()
+
+    recipe.write_text('[agent]\ncommand = ["python", "programs/play.py"]\n[data]\ntrain = "tasks.jsonl"\n')
+    assert (create(recipe, "two").path / "programs" / "play.py").is_file()
+    del sys.modules["tools_of_this_test"]
 
 
 def test_runs_without_a_name_are_numbered_after_the_recipe_folder(recipe: Path) -> None:

@@ -14,7 +14,6 @@ from typing_extensions import TypedDict
 
 from sparring.gateway.dialects.events import unnamed_event
 from sparring.gateway.dialects.validation import (
-    ANY_OBJECT,
     LENIENT,
     WHOLE,
     Count,
@@ -121,7 +120,7 @@ class _JsonObject(Strict):
 
 
 class _NamedSchema(Strict):
-    """What follows a schema always follows it strictly, so `strict` makes no difference."""
+    """A policy of ours that follows a schema follows it strictly; what else `strict` may mean, an endpoint says."""
 
     name: str
     description: str | None = None
@@ -169,12 +168,10 @@ class _Request(Strict):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        schema, name = None, None
+        response_format, name = None, None
         match self.response_format:
-            case _JsonObject():
-                schema = ANY_OBJECT
-            case _JsonSchema(json_schema=named):
-                schema = named.schema_
+            case _JsonObject() | _JsonSchema() as form:
+                response_format = form.model_dump(by_alias=True, exclude_none=True)
         match self.tool_choice:
             case _ChosenTool(function=function):
                 choice, name = "required", function.name
@@ -184,7 +181,7 @@ class _Request(Strict):
             tool_choice=choice or "auto",
             tool_name=name,
             parallel_tool_calls=self.parallel_tool_calls is not False,
-            schema=schema,
+            response_format=response_format,
         )
 
 

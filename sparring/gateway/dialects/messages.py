@@ -179,12 +179,14 @@ class _Request(Strict):
     @property
     def answer_format(self) -> AnswerFormat:
         output = self.output_config and self.output_config.format
+        # It has no name for it, and no way to ask for less than strictly.
+        named = {"name": "answer", "schema": output.schema_, "strict": True} if output else None
         choice = self.tool_choice
         return AnswerFormat(
             tool_choice="auto" if choice is None else _TOOL_CHOICES[choice.type],
             tool_name=choice.name if isinstance(choice, _ChosenTool) else None,
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-            schema=output.schema_ if output else None,
+            response_format={"type": "json_schema", "json_schema": named} if named else None,
         )
 
     @property

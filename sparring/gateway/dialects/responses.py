@@ -16,7 +16,6 @@ from sparring.gateway.dialects.chat_completions import ChatCompletions
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
-    ANY_OBJECT,
     Count,
     JsonSchema,
     Lenient,
@@ -129,7 +128,7 @@ class _JsonObject(Strict):
 
 
 class _JsonSchema(Strict):
-    """What follows a schema always follows it strictly, so `strict` makes no difference."""
+    """A policy of ours that follows a schema follows it strictly; what else `strict` may mean, an endpoint says."""
 
     type: Literal["json_schema"]
     name: str
@@ -193,12 +192,13 @@ class _Request(Strict):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        schema, name = None, None
+        name, response_format = None, None
         match self.format:
             case _JsonObject():
-                schema = ANY_OBJECT
-            case _JsonSchema(schema_=schema):
-                pass
+                response_format = {"type": "json_object"}
+            case _JsonSchema() as form:
+                named = form.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
+                response_format = {"type": "json_schema", "json_schema": named}
         match self.tool_choice:
             case _ChosenTool(name=name):
                 choice = "required"
@@ -208,7 +208,7 @@ class _Request(Strict):
             tool_choice=choice or "auto",
             tool_name=name,
             parallel_tool_calls=self.parallel_tool_calls is not False,
-            schema=schema,
+            response_format=response_format,
         )
 
     @property
@@ -314,7 +314,8 @@ class _Stream:
         return self._event("response.output_item.done", output_index=index, item=item)
 
     def _reasoning(self, text: str) -> Iterator[bytes]:
-        item = _reasoning_item(self._head, text)
+        """An item for each piece, since what was told before it is closed or is the message."""
+        item = _reasoning_item(self._head, text, number=sum(one["type"] == "reasoning" for one in self._output))
         yield self._opened({**item, "content": [], "status": "in_progress"})
         index = len(self._output) - 1
         place = {"item_id": item["id"], "output_index": index, "content_index": 0}
@@ -379,9 +380,10 @@ def _status(turn: Turn) -> str:
     return "incomplete" if turn.stop_reason is StopReason.LENGTH else "completed"
 
 
-def _reasoning_item(head: Head, text: str) -> dict[str, Json]:
+def _reasoning_item(head: Head, text: str, *, number: int = 0) -> dict[str, Json]:
     content = [{"type": "reasoning_text", "text": text}]
-    return {"id": _item_id("rs", head), "type": "reasoning", "summary": [], "content": content, "status": "completed"}
+    item_id = f"{_item_id('rs', head)}-{number}" if number else _item_id("rs", head)
+    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": "completed"}
 
 
 def _message_item(head: Head, text: str, status: str) -> dict[str, Json]:

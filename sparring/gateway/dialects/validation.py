@@ -79,8 +79,6 @@ Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pyd
 JsonSchema = dict[str, Any]
 """What an answer is to follow; whether it can be followed, the engine says."""
 
-ANY_OBJECT: Mapping[str, Json] = {"type": "object"}
-
 ToolChoice = Literal["auto", "none", "required"]
 """OpenAI's words; a single tool is chosen by an object."""
 

@@ -1,0 +1,1 @@
+"""What is wrong with a recipe, its environment, data, reward and budgets, found before anything is trained."""

@@ -1,0 +1,37 @@
+"""What checks before training, detectors during it and diagnosis after it have to say: one shape for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from sparring.types import Json
+
+
+class Severity(StrEnum):
+    """How much a finding weighs. Only an ERROR stops a training that has not begun."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, with what a person needs to see it, change it and know that the change worked."""
+
+    rule: str
+    """Which rule found it: `environment.same_twice`; docs/checks.md has a paragraph on each."""
+    severity: Severity
+    symptom: str
+    """One sentence: what is wrong, and where."""
+    evidence: Mapping[str, Json]
+    """The exact values: task ids, rows, what was asked, what came, what was expected."""
+    change: str
+    """The one thing to change."""
+    confirm: str
+    """How to see that it helped."""
+
+    def as_json(self) -> dict[str, Json]:
+        return asdict(self)
