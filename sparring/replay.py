@@ -272,7 +272,10 @@ def _observations(
             function = call["function"]
             entry = next(logged, {"result": message["content"]})
             place = f"turn {turn}, call {number}: {function['name']}({_compact(function['arguments'])})"
-            found.append(_Observation(place, {key: entry[key] for key in ("result", "error") if key in entry}))
+            # What was done is the place; the rest is what came of it.
+            found.append(
+                _Observation(place, {key: entry[key] for key in entry if key not in ("turn", "tool", "arguments")})
+            )
         else:
             found.append(_Observation(f"turn {turn}, reply", {"reply": message.get("content")}))
     return [*found, _Observation(f"end, after turn {turn}", {"outcome": str(end)})]
