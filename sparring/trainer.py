@@ -17,7 +17,7 @@ from typing import Self, final
 
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
-from sparring.build import Parts, build, build_scheduler, demonstrations, load_curriculum
+from sparring.build import Parts, build, build_scheduler, demonstrations, load_curriculum, refuse_training
 from sparring.config import Config, load_config, untrainable
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
@@ -98,6 +98,7 @@ class MultiTurnRLTrainer:
         """
         if self._future is not None and not self._future.done():
             raise UsageError("this trainer is training already; wait for it, or make another trainer.")
+        refuse_training(self.config, self.recipe.parent)
         if dry_run:
             with Ledger() as ledger:
                 build(self.config, self.recipe.parent, ledger)
@@ -141,6 +142,7 @@ class MultiTurnRLTrainer:
 
         The learner holds these weights afterwards. Raises UsageError for a recipe without warm start.
         """
+        refuse_training(self.config, self.recipe.parent)
         return background.submit(self._continue_warm_start(seconds)).result()
 
     @property
