@@ -12,13 +12,13 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, final
 
 from sparring.environments.adapters.adapter import Adapter
 from sparring.environments.calls import ToolFailure
@@ -64,7 +64,7 @@ class SopBench(Adapter):
         self._folder = domain_folder(path, domain)
         self._start_seconds = start_seconds
         self._call_seconds = call_seconds
-        self._process: Process | None = None
+        self._worker: _Worker | None = None
 
     @classmethod
     def evaluation_only(cls, **options: Any) -> str | None:
@@ -97,47 +97,72 @@ class SopBench(Adapter):
         return [_tool(entry, file) for entry in entries]
 
     async def reset(self, task: Task) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", str(_WORKER), str(self._folder), str(task.seed),
-            stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, limit=_MAX_LINE_BYTES, start_new_session=True,
-            env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        )  # fmt: skip
-        answer = await self._answer(self._start_seconds, "to start")
+        self._worker = _Worker(self._folder, task.seed)
+        await self._worker.connect()
+        answer = await self._worker.answer(self._start_seconds, "to start")
         if "error" in answer:
             raise InfrastructureError(f"{self._folder}/tools.py cannot be used: {answer['error']}")
 
     async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
-        assert self._process is not None, "the environment was not reset"
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"tool": name, "arguments": dict(arguments)}).encode() + b"\n")
-        answer = await self._answer(self._call_seconds, f"to answer {name!r}")
+        assert self._worker is not None, "the environment was not reset"
+        self._worker.ask({"tool": name, "arguments": dict(arguments)})
+        answer = await self._worker.answer(self._call_seconds, f"to answer {name!r}")
         if "error" in answer:
             raise ToolFailure(f"{name} failed: {answer['error']}")
         return answer["result"]
 
     async def close(self) -> None:
-        if self._process is not None:
-            # Also what the tools have started, which could hold the pipes open.
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
+        if self._worker is not None:
+            await self._worker.kill()
 
-    async def _answer(self, seconds: float, what: str) -> dict[str, Json]:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
+
+@final
+class _Worker:
+    """The process of one episode, and a socket to it.
+
+    Not a process of asyncio's: there, a cancellation in the middle of its start waits forever (CPython 3.11).
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_WORKER), str(folder), str(seed)],
+                stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, start_new_session=True,
+                env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            )  # fmt: skip
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=_MAX_LINE_BYTES)
+
+    def ask(self, request: Mapping[str, Json]) -> None:
+        assert self._writer is not None, "the worker is not connected"
+        self._writer.write(json.dumps(request).encode() + b"\n")
+
+    async def answer(self, seconds: float, what: str) -> dict[str, Json]:
+        """The next line. Raises InfrastructureError when there is none in time."""
         try:
             async with asyncio.timeout(seconds):
-                line = await process.stdout.readline()
+                line = await self._reader.readline()
         except TimeoutError as error:
-            process.kill()
             raise InfrastructureError(f"the tools of {self._folder} took more than {seconds:g} s {what}.") from error
-        except ValueError as error:
-            raise InfrastructureError(f"the tools of {self._folder} wrote more than {_MAX_LINE_BYTES} bytes.") from error
+        except (OSError, ValueError) as error:
+            raise InfrastructureError(f"the tools of {self._folder} broke off when asked {what}: {error}.") from error
         if not line:
-            status = await process.wait()
-            raise InfrastructureError(f"the process of the tools of {self._folder} ended with {status} when asked {what}.")
+            raise InfrastructureError(f"the process with the tools of {self._folder} died when asked {what}.")
         return json.loads(line)
+
+    async def kill(self) -> None:
+        """End it and what its tools have started."""
+        if self._writer is None:
+            self._socket.close()
+        else:
+            self._writer.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await asyncio.to_thread(self._process.wait)
 
 
 def tasks(path: str | Path, domain: str, *, inputs: Sequence[str] | None = None, num: int | None = None) -> list[Task]:
