@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-import jsonschema
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.exceptions import best_match
+from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
@@ -23,9 +25,9 @@ def _is_integer(_: object, value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_Validator: Any = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
+_Validator: Any = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
 )
 
 
@@ -62,7 +64,7 @@ class SchemaTool:
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
         """What is wrong with these arguments, in a line for the model; None when they fit."""
         given = {name: value for name, value in arguments.items() if value is not None or not self.null_is_absent}
-        error = jsonschema.exceptions.best_match(self._validator.iter_errors(given))
+        error = best_match(self._validator.iter_errors(given))
         if error is None:
             return None
         place = f"argument {error.json_path.removeprefix('$.')}: " if error.absolute_path else ""
@@ -77,7 +79,7 @@ class SchemaTool:
 def _problem_of(parameters: Mapping[str, Json]) -> str | None:
     try:
         _Validator.check_schema(dict(parameters))
-    except jsonschema.SchemaError as error:
+    except SchemaError as error:
         return f"at {error.json_path}, {error.message}"
     if parameters.get("type") != "object":
         return f"its type is {parameters.get('type')!r} and not 'object'"

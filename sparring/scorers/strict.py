@@ -29,9 +29,7 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> float:
     return float(score)
 
 
-def json_exact(
-    tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False
-) -> Scorer:
+def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:
     """1.0 for exactly the right answer, else 0.0.
 
     The conversation must end with an assistant message that holds exactly one `tag` around a JSON object with every

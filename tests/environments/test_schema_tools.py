@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed (the extras of the adapters bring it)")
 
-from sparring.environments.schema_tools import SchemaTool  # noqa: E402
-from sparring.errors import UsageError  # noqa: E402
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import UsageError
 
 BOOK = {
     "type": "object",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sparring.environments.base import Environment
 from sparring.environments.schema_tools import SchemaTool
@@ -45,7 +45,7 @@ class Adapter(Environment):
         raise NotImplementedError
 
     @classmethod
-    def with_options(cls, **options: Any) -> type[Self]:
+    def with_options(cls, **options: Any) -> type[Environment]:
         """The class with its tools. Raises UsageError when two have one name, and what `list_tools` raises."""
         tools = sorted(cls.list_tools(**options), key=lambda tool: tool.name)
         listed = {tool.name: tool for tool in tools}

@@ -34,7 +34,9 @@ class GymnasiumEnvironment(Adapter):
     Steps run on the event loop of all episodes: put a slow simulator behind a server.
     """
 
-    def __init__(self, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
+    ) -> None:
         """`arguments` go to `gymnasium.make`; with `render_mode = "ansi"` the model reads the environment's own drawing.
         `actions` are names for the members of a Discrete space, in its order. Raises UsageError when it cannot be made."""
         self.world = _made(id, arguments)
@@ -85,7 +87,9 @@ class GymnasiumEnvironment(Adapter):
             # The action fits the action space, so the policy cannot have known better.
             raise InfrastructureError(f"{self.world} failed at action {action!r}: {error!r}.") from error
         if not math.isfinite(reward):
-            raise InfrastructureError(f"{self.world} gave the reward {reward} for action {action!r}; it must be finite.")
+            raise InfrastructureError(
+                f"{self.world} gave the reward {reward} for action {action!r}; it must be finite."
+            )
         self._is_over = bool(terminated or truncated)
         return Observation(text, {"reward": reward, "terminated": bool(terminated), "truncated": bool(truncated)})
 

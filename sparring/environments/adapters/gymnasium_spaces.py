@@ -31,7 +31,9 @@ def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
     if isinstance(space, spaces.Discrete):
         return _number("integer", space.start, space.start + space.n - 1)
     if isinstance(space, spaces.MultiDiscrete):
-        return _array(lambda place: _number("integer", space.start[place], (space.start + space.nvec - 1)[place]), space.shape)
+        return _array(
+            lambda place: _number("integer", space.start[place], (space.start + space.nvec - 1)[place]), space.shape
+        )
     if isinstance(space, spaces.MultiBinary):
         return _array(lambda _: _number("integer", 0, 1), space.shape)
     if isinstance(space, spaces.Box):
@@ -90,7 +92,10 @@ def _as_json(observation: Any) -> Json:
 
 
 def _number(kind: str, low: Any, high: Any) -> dict[str, Json]:
-    bounds = {"minimum": low.item() if hasattr(low, "item") else low, "maximum": high.item() if hasattr(high, "item") else high}
+    bounds = {
+        "minimum": low.item() if hasattr(low, "item") else low,
+        "maximum": high.item() if hasattr(high, "item") else high,
+    }
     return {"type": kind, **{name: bound for name, bound in bounds.items() if math.isfinite(bound)}}
 
 

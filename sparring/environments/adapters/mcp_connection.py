@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import IO, final
+from typing import TextIO, cast, final
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
@@ -103,7 +103,12 @@ class McpConnection:
 
 
 def to_process(
-    command: Sequence[str], *, variables: Mapping[str, str], folder: str | None, start_seconds: float, call_seconds: float
+    command: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    folder: str | None,
+    start_seconds: float,
+    call_seconds: float,
 ) -> McpConnection:
     """A connection that starts a server and ends it. The server inherits PATH, HOME and their like, and no other variable."""
     program, *arguments = command
@@ -129,9 +134,12 @@ def to_url(url: str, *, key: str | None, start_seconds: float, call_seconds: flo
     async def transport() -> AsyncIterator[object]:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         # How long an answer may take is for the session to say, not for the HTTP client.
-        async with httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(start_seconds, read=None)) as client:
-            async with streamable_http_client(url, http_client=client) as streams:
-                yield streams
+        timeout = httpx2.Timeout(start_seconds, read=None)
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
+            streamable_http_client(url, http_client=client) as streams,
+        ):
+            yield streams
 
     return McpConnection(
         transport(), name=f"the MCP server at {url}", start_seconds=start_seconds, call_seconds=call_seconds
@@ -143,7 +151,7 @@ class _LastWords:
     """What a process wrote to its standard error, the end of it."""
 
     def __init__(self) -> None:
-        self._file: IO[str] | None = None
+        self._file: TextIO | None = None
         self._text = ""
 
     def __call__(self) -> str:
@@ -155,8 +163,9 @@ class _LastWords:
         return self._text
 
     @contextmanager
-    def kept(self) -> Iterator[IO[str]]:
-        with tempfile.TemporaryFile("w") as self._file:
+    def kept(self) -> Iterator[TextIO]:
+        with tempfile.TemporaryFile("w") as file:
+            self._file = cast(TextIO, file)
             try:
                 yield self._file
             finally:

@@ -132,7 +132,9 @@ async def _listed(connection: McpConnection) -> list[SchemaTool]:
         await connection.open()
         tools = await connection.list_tools()
     except InfrastructureError as error:
-        raise ServiceError(f"{error} So its tools cannot be listed; start it, or correct environment.options.") from error
+        raise ServiceError(
+            f"{error} So its tools cannot be listed; start it, or correct environment.options."
+        ) from error
     finally:
         await connection.close()
     return [SchemaTool(tool.name, tool.description or "", tool.input_schema) for tool in tools]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, final
+from contextlib import suppress
+from typing import Any, final
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from sparring.environments.adapters.adapter import Adapter, opening_with, waited
 from sparring.environments.calls import Observation, ToolFailure
@@ -142,7 +143,9 @@ class _Session:
         message = {"type": kind} if data is None else {"type": kind, "data": data}
         try:
             async with asyncio.timeout(self._seconds):
-                await self._socket.send(json.dumps(message))
+                # A server that takes no more sessions says so and hangs up, perhaps before it is asked anything.
+                with suppress(ConnectionClosed):
+                    await self._socket.send(json.dumps(message))
                 answer = json.loads(await self._socket.recv())
         except TimeoutError as error:
             raise self._failed(f"did not answer {kind!r} within {self._seconds:g} s") from error

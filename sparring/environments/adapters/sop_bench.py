@@ -18,9 +18,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
 
 from sparring.environments.adapters.adapter import Adapter
+from sparring.environments.base import Environment
 from sparring.environments.calls import ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError, InfrastructureError, UsageError
@@ -78,11 +79,11 @@ class SopBench(Adapter):
             return None
         return (
             f"{_licence(domain_folder(options['path'], options['domain']))}\nEvaluate with it, or, where you have the right to "
-            "train on it, say on what ground: environment.options.i_have_training_rights = \"who allows it, and where\"."
+            'train on it, say on what ground: environment.options.i_have_training_rights = "who allows it, and where".'
         )
 
     @classmethod
-    def with_options(cls, **options: Any) -> type[Self]:
+    def with_options(cls, **options: Any) -> type[Environment]:
         if options.get("i_have_training_rights") is not None:
             folder = domain_folder(options["path"], options["domain"])
             logger.warning("%s\nStated right to train: %s", _licence(folder), options["i_have_training_rights"])
@@ -129,7 +130,7 @@ class _Worker:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_WORKER), str(folder), str(seed)],
-                stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, start_new_session=True,
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True,
                 env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
             )  # fmt: skip
         self._writer: asyncio.StreamWriter | None = None
@@ -197,7 +198,11 @@ def domain_folder(path: str | Path, domain: str) -> Path:
     found = sorted({file.parent.name for part in _FOLDERS for file in (Path(path) / part).glob("*/toolspecs.json")})
     raise UsageError(
         f"{path} holds no SOP-Bench domain {domain!r}; give the path of a checkout and one of its domains"
-        + (f": {', '.join(found)}." if found else ", a folder with sop.txt, toolspecs.json, tools.py and metadata.json.")
+        + (
+            f": {', '.join(found)}."
+            if found
+            else ", a folder with sop.txt, toolspecs.json, tools.py and metadata.json."
+        )
     )
 
 
@@ -205,7 +210,8 @@ def _prompt(procedure: str, shown: Mapping[str, str], kinds: Mapping[str, str]) 
     case = "\n".join(f"{name}: {value}" for name, value in shown.items())
     fields = ", ".join(f"{json.dumps(name)}: {kind}" for name, kind in kinds.items())
     return (
-        f"Carry out this procedure for the case below, with the tools.\n<sop>\n{procedure.strip()}\n</sop>\n\nThe case:\n{case}\n\n"
+        f"Carry out this procedure for the case below, with the tools.\n<sop>\n{procedure.strip()}\n</sop>\n\n"
+        f"The case:\n{case}\n\n"
         "However the procedure words its final output, end with one message that holds the result as JSON in one "
         f"<final_output> with at least these fields, null for one that has no value:\n<final_output>{{{fields}}}</final_output>"
     )
@@ -224,13 +230,19 @@ def _labelled_rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[
         )
     for number, line in enumerate(lines[1:], start=1):
         if line and len(line) != len(columns):
-            raise DataError(f"{file}, row {number} has {len(line)} cells for {len(columns)} columns; mend or remove it.")
+            raise DataError(
+                f"{file}, row {number} has {len(line)} cells for {len(columns)} columns; mend or remove it."
+            )
     rows = [dict(zip(columns, line, strict=True)) for line in lines[1:] if line]
     return columns, [row for row in rows if any(row[name].strip() for name in outputs)]
 
 
 def _shown_columns(
-    chosen: Sequence[str] | None, declared: Sequence[str] | None, outputs: Sequence[str], columns: Sequence[str], folder: Path
+    chosen: Sequence[str] | None,
+    declared: Sequence[str] | None,
+    outputs: Sequence[str],
+    columns: Sequence[str],
+    folder: Path,
 ) -> list[str]:
     shown = list(chosen or declared or ())
     if not shown:
@@ -284,15 +296,21 @@ def _tool(entry: Json, file: Path) -> SchemaTool:
     """A tool from its entry in Bedrock's shape, wrapped in `toolSpec` or not."""
     try:
         inner = entry.get("toolSpec", entry)
-        return SchemaTool(inner["name"], inner.get("description", ""), inner["inputSchema"]["json"], null_is_absent=True)
+        return SchemaTool(
+            inner["name"], inner.get("description", ""), inner["inputSchema"]["json"], null_is_absent=True
+        )
     except (AttributeError, KeyError, TypeError) as error:
         raise DataError(f"{file} has an entry that is no tool: {str(entry)[:200]}; restore the checkout.") from error
 
 
 def _licence(folder: Path) -> str:
     """What the checkout says about its licence: the first lines of its LICENSE, and the domain's own notice."""
-    notices = [file for parent in (folder, *folder.parents) for file in sorted(parent.glob("LICENSE*")) if file.is_file()][:2]
-    shown = [f"{file}:\n{file.read_text('utf-8', 'replace').strip()[:_LICENCE_CHARACTERS]}" for file in reversed(notices)]
+    notices = [
+        file for parent in (folder, *folder.parents) for file in sorted(parent.glob("LICENSE*")) if file.is_file()
+    ][:2]
+    shown = [
+        f"{file}:\n{file.read_text('utf-8', 'replace').strip()[:_LICENCE_CHARACTERS]}" for file in reversed(notices)
+    ]
     return "\n".join(["SOP-Bench is licensed CC BY-NC 4.0, and notices in it ask not to train models on it.", *shown])
 
 

@@ -40,7 +40,8 @@ def picture() -> list[TextContent | ImageContent]:
 @desk.tool()
 def die() -> str:
     """End the server in the middle of a call."""
-    print("the disk is full", file=sys.stderr, flush=True)
+    sys.stderr.write("the disk is full\n")
+    sys.stderr.flush()
     os._exit(3)
 
 

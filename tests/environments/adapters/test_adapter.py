@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed (the extras of the adapters bring it)")
 
-from sparring.build import environment_of  # noqa: E402
-from sparring.config import Config  # noqa: E402
-from sparring.environments import execute, tool  # noqa: E402
-from sparring.environments.adapters import Adapter, episode_return, opening_with  # noqa: E402
-from sparring.environments.calls import Observation, ToolError, ToolFailure  # noqa: E402
-from sparring.environments.schema_tools import SchemaTool  # noqa: E402
-from sparring.errors import InfrastructureError, UsageError  # noqa: E402
-from sparring.types import Json, Outcome, Task, Trajectory  # noqa: E402
+from sparring.build import environment_of
+from sparring.config import Config
+from sparring.environments import execute, tool
+from sparring.environments.adapters import Adapter, episode_return, opening_with
+from sparring.environments.calls import Observation, ToolError, ToolFailure
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import InfrastructureError, UsageError
+from sparring.types import Json, Outcome, Task, Trajectory
 
 ANY = {"type": "object", "properties": {"x": {"type": "integer"}}}
 
@@ -90,7 +90,7 @@ def test_a_failure_of_the_tool_is_told_word_for_word_and_one_of_the_world_is_not
 
 @pytest.mark.parametrize("names", [["buy", "buy"], ["buy", "ask"]])
 def test_two_tools_of_one_name_are_refused(names: list[str]) -> None:
-    with pytest.raises(UsageError, match="lists the tool '(buy|ask)' twice"):
+    with pytest.raises(UsageError, match=r"lists the tool '(buy|ask)' twice"):
         Shop.with_options(names=names)
 
 

@@ -49,9 +49,16 @@ def returned(result: AgentResult) -> float:
     task = Task(id="t", messages=())
     return episode_return(
         Trajectory(
-            id="t", task=task, attempt=0, turns=(), messages=(), outcome=result.outcome, reward=None, score=None,
+            id="t",
+            task=task,
+            attempt=0,
+            turns=(),
+            messages=(),
+            outcome=result.outcome,
+            reward=None,
+            score=None,
             transitions=result.transitions,
-        )  # fmt: skip
+        )
     )
 
 
@@ -76,7 +83,9 @@ def test_a_hole_ends_the_episode_without_reward_and_later_calls_of_the_message_d
 
 
 def test_the_opening_message_shows_the_first_observation_drawn_where_the_environment_draws() -> None:
-    result = play({"id": "FrozenLake-v1", "arguments": {"render_mode": "ansi", "is_slippery": False}}, answer("I stay."))
+    result = play(
+        {"id": "FrozenLake-v1", "arguments": {"render_mode": "ansi", "is_slippery": False}}, answer("I stay.")
+    )
     assert result.messages[0] == {"role": "user", "content": "Reach the goal.\n\n[S]FFF\nFHFH\nFFFH\nHFFG"}
 
 

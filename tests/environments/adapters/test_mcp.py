@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed; pip install 'sparring[mcp]'")
 
-from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent, TextResourceContents  # noqa: E402
+from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent, TextResourceContents
 
-from sparring.environments import ToolError, ToolResult, execute, opened  # noqa: E402
-from sparring.environments.adapters.mcp_server import McpProcess, McpServer, McpService, flattened  # noqa: E402
-from sparring.environments.base import reset  # noqa: E402
-from sparring.errors import InfrastructureError, ServiceError, UsageError  # noqa: E402
-from sparring.types import Message, Task  # noqa: E402
+from sparring.environments import ToolError, ToolResult, execute, opened
+from sparring.environments.adapters.mcp_server import McpProcess, McpServer, McpService, flattened
+from sparring.environments.base import reset
+from sparring.errors import InfrastructureError, ServiceError, UsageError
+from sparring.types import Message, Task
 
 DESK = [sys.executable, str(Path(__file__).with_name("mcp_desk.py"))]
 TASK = Task(id="t1", messages=({"role": "user", "content": "Note it."},), seed=7)
@@ -82,7 +82,14 @@ NOTES = (("note", {"text": "a"}), ("note", {"text": "b"}))
 
 def test_the_tools_of_a_process_are_listed_sorted_with_their_schemas(process: type[McpServer]) -> None:
     schemas = process.tool_schemas()
-    assert [schema["function"]["name"] for schema in schemas] == ["die", "divide", "note", "picture", "sleep", "variable"]
+    assert [schema["function"]["name"] for schema in schemas] == [
+        "die",
+        "divide",
+        "note",
+        "picture",
+        "sleep",
+        "variable",
+    ]
     divide = schemas[1]["function"]
     assert divide["description"] == "A quotient."
     assert divide["parameters"]["required"] == ["a", "b"]
@@ -93,7 +100,9 @@ def test_every_episode_has_a_process_of_its_own(process: type[McpServer]) -> Non
     assert contents(play(process(**PROCESS), NOTES[0])) == ["1"]
 
 
-def test_results_are_text_and_errors_of_tools_are_told(process: type[McpServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_text_and_errors_of_tools_are_told(
+    process: type[McpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET", "of this process")
     seen, divided, floor, seed, secret, wrong = play(
         process(**PROCESS),

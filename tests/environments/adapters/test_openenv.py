@@ -19,15 +19,15 @@ import pytest
 
 pytest.importorskip("websockets", reason="websockets is not installed; pip install 'sparring[openenv]'")
 
-from websockets.asyncio.server import ServerConnection, serve  # noqa: E402
-from websockets.datastructures import Headers  # noqa: E402
-from websockets.http11 import Request, Response  # noqa: E402
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 
-from sparring.environments import ToolError, ToolResult, execute, opened  # noqa: E402
-from sparring.environments.adapters.openenv_server import OpenEnvServer  # noqa: E402
-from sparring.environments.base import reset  # noqa: E402
-from sparring.errors import InfrastructureError, ServiceError  # noqa: E402
-from sparring.types import Message, Task  # noqa: E402
+from sparring.environments import ToolError, ToolResult, execute, opened
+from sparring.environments.adapters.openenv_server import OpenEnvServer
+from sparring.environments.base import reset
+from sparring.errors import InfrastructureError, ServiceError
+from sparring.types import Message, Task
 
 ROOT = Path(__file__).parents[3]
 DESK = Path(__file__).with_name("openenv_desk.py")
@@ -41,7 +41,9 @@ def interpreter() -> str | None:
     return sys.executable if find_spec("openenv") else str(own) if own.is_file() else None
 
 
-real = pytest.mark.skipif(interpreter() is None, reason="openenv is not installed; `make openenv` installs and tests it")
+real = pytest.mark.skipif(
+    interpreter() is None, reason="openenv is not installed; `make openenv` installs and tests it"
+)
 
 
 def start(kind: str) -> tuple[subprocess.Popen[bytes], str]:
@@ -50,8 +52,10 @@ def start(kind: str) -> tuple[subprocess.Popen[bytes], str]:
         port = probe.getsockname()[1]
     python = interpreter()
     assert python is not None
-    server = subprocess.Popen([python, str(DESK), str(port), kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    server = subprocess.Popen(
+        [python, str(DESK), str(port), kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and server.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -87,7 +91,9 @@ async def played(
         return opening, [await execute(environment, name, arguments) for name, arguments in calls], environment
 
 
-def play(options: dict[str, Any], *calls: tuple[str, dict[str, Any]]) -> tuple[list[Message], list[ToolResult], OpenEnvServer]:
+def play(
+    options: dict[str, Any], *calls: tuple[str, dict[str, Any]]
+) -> tuple[list[Message], list[ToolResult], OpenEnvServer]:
     return asyncio.run(played(options, *calls))
 
 
@@ -123,10 +129,16 @@ def test_episodes_side_by_side_have_worlds_of_their_own(guessing: str) -> None:
     async def main() -> list[Any]:
         environment_class = await asyncio.to_thread(OpenEnvServer.with_options, url=guessing)
         options = {"url": guessing}
-        playing = (played(options, *steps(*numbers), environment_class=environment_class) for numbers in ((1, 4), (8, 4), (4,)))
+        playing = (
+            played(options, *steps(*numbers), environment_class=environment_class) for numbers in ((1, 4), (8, 4), (4,))
+        )
         return [[result.content for result in results] for _, results, _ in await asyncio.gather(*playing)]
 
-    assert asyncio.run(main()) == [['{"hint":"more"}', '{"hint":"right"}'], ['{"hint":"less"}', '{"hint":"right"}'], ['{"hint":"right"}']]
+    assert asyncio.run(main()) == [
+        ['{"hint":"more"}', '{"hint":"right"}'],
+        ['{"hint":"less"}', '{"hint":"right"}'],
+        ['{"hint":"right"}'],
+    ]
 
 
 @real
@@ -138,7 +150,6 @@ def test_the_state_is_the_server_s(guessing: str) -> None:
             await execute(environment, "step", {"number": 1})
             return await environment.state()
 
-    # In a thread of its own there: the listing may run inside an event loop.
     assert asyncio.run(main()) == {"episode_id": "t1", "step_count": 1}
 
 
@@ -160,7 +171,8 @@ def test_more_sessions_than_the_server_takes_are_an_outage_that_says_so(guessing
 
 @real
 @pytest.mark.parametrize(
-    ("failure", "words"), [("raise", "EXECUTION_ERROR: the disk is full"), ("hang", "did not answer 'step' within 0.5 s")]
+    ("failure", "words"),
+    [("raise", "EXECUTION_ERROR: the disk is full"), ("hang", "did not answer 'step' within 0.5 s")],
 )
 def test_a_step_that_raises_or_hangs_is_an_outage(guessing: str, failure: str, words: str) -> None:
     options = {"url": guessing, "reset": {"failure": failure}}
@@ -186,7 +198,9 @@ def test_a_server_that_dies_in_a_step_is_an_outage_and_so_is_the_next_episode() 
 
 @real
 def test_a_server_of_tools_offers_them(tool_box: str) -> None:
-    opening, results, _ = play({"url": tool_box}, ("echo", {"message": "hi"}), ("divide", {"a": 1, "b": 0}), ("divide", {"a": 1, "b": 2}))
+    opening, results, _ = play(
+        {"url": tool_box}, ("echo", {"message": "hi"}), ("divide", {"a": 1, "b": 0}), ("divide", {"a": 1, "b": 2})
+    )
     assert opening == list(TASK.messages)
     assert results[0].content == "hi"
     assert results[1].error is ToolError.TOOL_RAISED
@@ -265,8 +279,23 @@ def test_an_action_that_the_server_refuses_is_told_to_the_model() -> None:
     assert result.error is ToolError.TOOL_RAISED
 
 
+def test_a_refusal_before_the_first_question_is_read() -> None:
+    async def main() -> None:
+        async def full(connection: ServerConnection) -> None:
+            await connection.send(json.dumps(error("CAPACITY_REACHED")))
+
+        async with serve(full, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+            await played({"url": url}, environment_class=OpenEnvServer)
+
+    with pytest.raises(InfrastructureError, match=r"CAPACITY_REACHED.*max_concurrent_envs"):
+        asyncio.run(main())
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"action": 3}', None])
-def test_a_server_that_tells_no_actions_is_a_missing_service(body: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_tells_no_actions_is_a_missing_service(
+    body: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if body is None:
             raise httpx.ConnectError("refused")

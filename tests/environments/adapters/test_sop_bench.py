@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed; pip install 'sparring[sop-bench]'")
 
-from sparring.cli import app  # noqa: E402
-from sparring.environments import ToolError, ToolResult, execute, opened  # noqa: E402
-from sparring.environments.adapters.sop_bench import SopBench, scorer, tasks  # noqa: E402
-from sparring.environments.base import reset  # noqa: E402
-from sparring.errors import DataError, InfrastructureError, UsageError  # noqa: E402
-from sparring.types import Outcome, Task, Trajectory  # noqa: E402
+from sparring.cli import app
+from sparring.environments import ToolError, ToolResult, execute, opened
+from sparring.environments.adapters.sop_bench import SopBench, scorer, tasks
+from sparring.environments.base import reset
+from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.types import Outcome, Task, Trajectory
 
-TOOLS = '''
+TOOLS = """
 import os, random, sys, time
 print("import")
 
@@ -50,7 +50,7 @@ class KilnManager:
 class Odd:
     def __str__(self):
         return "odd"
-'''
+"""
 
 
 def specification(name: str, required: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def specification(name: str, required: tuple[str, ...] = ()) -> dict[str, Any]:
 NAMES = ("stop", "readPyrometer", "listArguments", "draw", "variable")
 ROWS = [
     {"kiln": "K1", "glaze": "blue", "decision": "fire", "degrees": "1200", "open": "False"},
-    {"kiln": "K2", "glaze": "a, \"b\"", "decision": "wait", "degrees": "900.5", "open": "True"},
+    {"kiln": "K2", "glaze": 'a, "b"', "decision": "wait", "degrees": "900.5", "open": "True"},
     {"kiln": "K3", "glaze": "", "decision": "", "degrees": "", "open": ""},
     {"kiln": "K4", "glaze": "red", "decision": "fire", "degrees": "", "open": "False"},
 ]
@@ -75,9 +75,15 @@ def checkout(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "LICENSE.md").write_text("Nobody fires models on this.\n")
     (folder / "sop.txt").write_text("1. Read the pyrometer.\n2. Decide.\n")
-    (folder / "toolspecs.json").write_text(json.dumps([specification(name, ("kiln",) if name == "stop" else ()) for name in NAMES]))
+    (folder / "toolspecs.json").write_text(
+        json.dumps([specification(name, ("kiln",) if name == "stop" else ()) for name in NAMES])
+    )
     (folder / "tools.py").write_text(TOOLS)
-    metadata = {"name": "kiln_check", "input_columns": ["kiln", "glaze"], "output_columns": ["decision", "degrees", "open"]}
+    metadata = {
+        "name": "kiln_check",
+        "input_columns": ["kiln", "glaze"],
+        "output_columns": ["decision", "degrees", "open"],
+    }
     (folder / "metadata.json").write_text(json.dumps(metadata))
     write_rows(folder, ROWS)
     return tmp_path
@@ -94,7 +100,9 @@ def folder_of(checkout: Path) -> Path:
     return checkout / "src/amazon_sop_bench/benchmarks/data/kiln_check"
 
 
-def play(checkout: Path, *calls: tuple[str, Any], task: Task | None = None, call_seconds: float = 20.0) -> list[ToolResult]:
+def play(
+    checkout: Path, *calls: tuple[str, Any], task: Task | None = None, call_seconds: float = 20.0
+) -> list[ToolResult]:
     options: dict[str, Any] = {"path": str(checkout), "domain": "kiln_check", "call_seconds": call_seconds}
     environment = SopBench.with_options(**options)(**options)
     first = task or tasks(checkout, "kiln_check")[0]
@@ -114,7 +122,7 @@ def test_a_task_shows_the_declared_inputs_and_hides_what_is_scored(checkout: Pat
     assert "The case:\nkiln: K1\nglaze: blue\n\n" in text
     assert '<final_output>{"decision": text, "degrees": number, "open": true or false}</final_output>' in text
     assert "1200" not in text
-    assert "glaze: a, \"b\"\n" in second.messages[0]["content"]
+    assert 'glaze: a, "b"\n' in second.messages[0]["content"]
     # Row 3 has no label at all and is left out; row 4 lacks one, which is null then.
     assert [task.id for task in (first, second, third)] == ["kiln_check-0", "kiln_check-1", "kiln_check-2"]
     assert first.fields["answer"] == {"decision": "fire", "degrees": 1200.0, "open": False}
@@ -183,7 +191,13 @@ def test_tools_answer_json_from_a_process_that_sees_little(checkout: Path, monke
 
 def test_the_tools_are_sorted_by_name(checkout: Path) -> None:
     schemas = SopBench.with_options(path=str(checkout), domain="kiln_check").tool_schemas()
-    assert [schema["function"]["name"] for schema in schemas] == ["draw", "listArguments", "readPyrometer", "stop", "variable"]
+    assert [schema["function"]["name"] for schema in schemas] == [
+        "draw",
+        "listArguments",
+        "readPyrometer",
+        "stop",
+        "variable",
+    ]
 
 
 def test_what_the_tools_draw_follows_from_the_task(checkout: Path) -> None:
@@ -256,7 +270,7 @@ def test_files_that_are_not_as_they_should_be_are_named(checkout: Path) -> None:
     (folder / "metadata.json").write_text(json.dumps({"output_columns": ["verdict"]}))
     with pytest.raises(DataError, match=r"no columns \['verdict'\]"):
         tasks(checkout, "kiln_check")
-    with pytest.raises(UsageError, match="holds no SOP-Bench domain 'oven'.*: kiln_check"):
+    with pytest.raises(UsageError, match=r"holds no SOP-Bench domain 'oven'.*: kiln_check"):
         tasks(checkout, "oven")
 
 
@@ -267,7 +281,13 @@ def recipe(checkout: Path, folder: Path, rights: str = "") -> Path:
         f"held_out = partial(sop_bench.tasks, {str(checkout)!r}, 'kiln_check')\n"
     )
     (folder / "script.jsonl").write_text(
-        json.dumps({"role": "assistant", "content": '<final_output>{"decision": "fire", "degrees": 1200, "open": false}</final_output>'}) + "\n"
+        json.dumps(
+            {
+                "role": "assistant",
+                "content": '<final_output>{"decision": "fire", "degrees": 1200, "open": false}</final_output>',
+            }
+        )
+        + "\n"
     )
     (folder / "recipe.toml").write_text(
         f"""
@@ -310,18 +330,28 @@ def test_a_right_is_stated_in_words(checkout: Path, stated: Any) -> None:
         SopBench.evaluation_only(path=str(checkout), domain="kiln_check", i_have_training_rights=stated)
 
 
-def test_a_stated_right_lifts_the_refusal_and_shows_the_licence(checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = {"path": str(checkout), "domain": "kiln_check", "i_have_training_rights": "The potters wrote so on 1 May."}
+def test_a_stated_right_lifts_the_refusal_and_shows_the_licence(
+    checkout: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {
+        "path": str(checkout),
+        "domain": "kiln_check",
+        "i_have_training_rights": "The potters wrote so on 1 May.",
+    }
     assert SopBench.evaluation_only(**options) is None
     SopBench.with_options(**options)
     assert "Potters' Licence 1.0" in caplog.text
     assert "The potters wrote so on 1 May." in caplog.text
 
 
-def test_it_is_evaluated_without_any_training_data(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_evaluated_without_any_training_data(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = recipe(checkout, tmp_path / "recipe")
-    path.write_text(path.read_text().replace("DATA", "held_out") + '\n[engine]\ntype = "scripted"\nscript = "script.jsonl"\n')
+    path.write_text(
+        path.read_text().replace("DATA", "held_out") + '\n[engine]\ntype = "scripted"\nscript = "script.jsonl"\n'
+    )
     result = CliRunner().invoke(app, ["eval", str(path), "--json"])
     assert result.exit_code == 0, result.output
     # The script's answer is right for the first of the three tasks alone.
