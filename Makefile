@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long test lint clients benchmarks clean
+.PHONY: quickstart quickstart-long test lint clients openenv benchmarks clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -26,6 +26,13 @@ lint: .venv/dev
 # them). CLIENTS picks some: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
 clients: .venv/dev
 	$(BIN)/python tests/clients/run.py $(CLIENTS)
+
+# The OpenEnv adapter against real servers, whose library is installed below .clients/ (0.5 GB), since it and mcp 2 exclude
+# each other.
+openenv: .venv/dev
+	$(PYTHON) -m venv .clients/openenv
+	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
+	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks

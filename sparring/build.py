@@ -285,7 +285,7 @@ def build_baseline(
     """Check and wire what an endpoint or a script is evaluated with; no torch. Raises as `build` does."""
     agent, close_agent, _, _ = _player(config, recipe_dir, announce)
     reward, scorer = _judges(config, recipe_dir)
-    tasks = load_tasks(config, recipe_dir)
+    tasks = load_tasks(config, recipe_dir, is_trained=False)
     engine = message_engine_of(config, recipe_dir)
     collector = Collector(
         engine=engine, chat=None, agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=config.run.seed,
@@ -440,6 +440,26 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
 
 def environment_of(config: Config, recipe_dir: Path) -> tuple[Callable[[], Environment], type[Environment]]:
     """A factory of fresh environments, and their class. Raises UsageError when the target is no Environment."""
+    found, options = _environment_target(config, recipe_dir)
+    environment_class = found.with_options(**options)
+    environment_class.tool_schemas()
+    return lambda: environment_class(**options), environment_class
+
+
+def refuse_training(config: Config, recipe_dir: Path) -> None:
+    """Raises UsageError when nobody may train in the recipe's environment."""
+    if config.environment.target is None:
+        return
+    found, options = _environment_target(config, recipe_dir)
+    reason = found.evaluation_only(**options)
+    if reason is not None:
+        raise UsageError(
+            f"environment.target = {config.environment.target!r} may be evaluated in and not trained in: {reason}"
+        )
+
+
+def _environment_target(config: Config, recipe_dir: Path) -> tuple[type[Environment], dict[str, Any]]:
+    """The class that the recipe names and its options, which fit it. Raises UsageError."""
     if config.environment.target is None:
         raise UsageError("environment.target is missing: name the `module:Class` of an Environment.")
     found = load_object(config.environment.target, beside=recipe_dir)
@@ -456,19 +476,20 @@ def environment_of(config: Config, recipe_dir: Path) -> tuple[Callable[[], Envir
             f"environment.options = {options} do not fit {found.__name__}{inspect.signature(found)}: {error}. "
             "Name the arguments of its __init__."
         ) from error
-    found.tool_schemas()
-    return lambda: found(**options), found
+    return found, options
 
 
-def load_tasks(config: Config, recipe_dir: Path) -> Tasks:
-    """The splits, from files or functions; what is not given is split off the training data.
+def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> Tasks:
+    """The splits, from files or functions; what is not given is split off the training data. A policy that is not trained
+    needs none of that where the recipe names the held-out tasks.
 
     Raises DataError when a split that is needed is empty, or when two splits share a task id.
     """
     data = config.data
-    if data.train is None:
+    needs_train = is_trained or data.held_out is None
+    if data.train is None and needs_train:
         raise UsageError("data.train is missing: name a dataset file or a 'module:function' that returns Tasks.")
-    train = _tasks_from(data.train, "data.train", recipe_dir)
+    train = [] if data.train is None else _tasks_from(data.train, "data.train", recipe_dir)
     validation = None if data.validation is None else _tasks_from(data.validation, "data.validation", recipe_dir)
     held_out = None if data.held_out is None else _tasks_from(data.held_out, "data.held_out", recipe_dir)
     fractions = {
@@ -481,7 +502,7 @@ def load_tasks(config: Config, recipe_dir: Path) -> Tasks:
         validation=tuple(splits["validation"] if validation is None else validation),
         held_out=tuple(splits["held_out"] if held_out is None else held_out),
     )
-    if not tasks.train:
+    if not tasks.train and needs_train:
         raise DataError(f"data.train = {data.train!r} leaves no task to train on after splitting; give more tasks.")
     named = {"train": tasks.train, "validation": tasks.validation, "held_out": tasks.held_out}
     seen: dict[str, str] = {}

@@ -24,6 +24,7 @@ from sparring.build import (
     checkpoint_in,
     demonstrations,
     load_curriculum,
+    refuse_training,
     with_checkpoints,
 )
 from sparring.config import Config, load_config, untrainable
@@ -106,6 +107,7 @@ class MultiTurnRLTrainer:
         """
         if self._future is not None and not self._future.done():
             raise UsageError("this trainer is training already; wait for it, or make another trainer.")
+        refuse_training(self.config, self.recipe.parent)
         if dry_run:
             with Ledger() as ledger:
                 build(self.config, self.recipe.parent, ledger)
@@ -149,6 +151,7 @@ class MultiTurnRLTrainer:
 
         The learner holds these weights afterwards. Raises UsageError for a recipe without warm start.
         """
+        refuse_training(self.config, self.recipe.parent)
         return background.submit(self._continue_warm_start(seconds)).result()
 
     @property

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from sparring.environments.tools import tools_of
+from sparring.environments.tools import ToolLike, tools_of
 from sparring.errors import InfrastructureError, SparringError, UsageError
 from sparring.plugins import call
 from sparring.protocols import SessionLike
-from sparring.types import Message, Task, ToolSchema
+from sparring.types import Json, Message, Task, ToolSchema
 
 CLOSE_SECONDS = 30.0
 """How long an asynchronous `close` may take before it counts as failed."""
@@ -62,9 +62,28 @@ class Environment:
         )
 
     @classmethod
+    def with_options(cls, **options: Any) -> type[Environment]:
+        """The class that plays under a recipe's options: this one, unless its tools depend on them (see `Adapter`)."""
+        return cls
+
+    @classmethod
+    def evaluation_only(cls, **options: Any) -> str | None:
+        """Why nobody may train in this environment under these options; None, as here, where training is allowed."""
+        return None
+
+    @classmethod
+    def tools(cls) -> Mapping[str, ToolLike]:
+        """The tools by name. Raises UsageError when a signature cannot become a schema."""
+        return tools_of(cls)
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
+        """Run one of `tools()` with arguments that fit it; `calls.execute` says what becomes of what it raises."""
+        return await call(getattr(self, name), **arguments)
+
+    @classmethod
     def tool_schemas(cls) -> tuple[ToolSchema, ...]:
         """All tools in the OpenAI shape. Raises UsageError when a signature cannot become a schema."""
-        return tuple(read.schema for read in tools_of(cls).values())
+        return tuple(tool.schema for tool in cls.tools().values())
 
     @classmethod
     def offered_tools(cls) -> tuple[ToolSchema, ...]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn
 
 from sparring.environments.base import Environment
-from sparring.environments.replay import FixtureMiss
-from sparring.environments.tools import tools_of
 from sparring.errors import InfrastructureError
 from sparring.plugins import call
 from sparring.types import Json
@@ -25,6 +23,21 @@ class ToolError(StrEnum):
     TOOL_RAISED = "tool_raised"
     FIXTURE_MISS = "fixture_miss"
     """A replayed tool was called with arguments that were not recorded."""
+
+
+class ToolFailure(Exception):
+    """Raise it in a tool to tell the model exactly this text, as an error of this kind."""
+
+    kind = ToolError.TOOL_RAISED
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a tool may return instead of its bare result, to log more than the model reads."""
+
+    content: Json
+    logged: Mapping[str, Json] = field(default_factory=dict)
+    """Further entries of the call's transition (`reward`, say), beside those of `ToolResult.transition`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +56,7 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
     Results that are not strings are written as compact JSON. Only InfrastructureError leaves; whatever else a tool
     raises is told to the model as an error.
     """
-    offered = tools_of(type(environment))
+    offered = environment.tools()
     if name not in offered:
         return _refused(name, arguments, ToolError.UNKNOWN_TOOL, f"no tool {name!r}; there are {', '.join(offered)}")
     try:
@@ -56,14 +69,16 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
     if problem is not None:
         return _refused(name, parsed, ToolError.WRONG_TYPE, problem)
     try:
-        content = _as_text(await call(getattr(environment, name), **parsed))
+        result = await call(environment.call_tool, name, parsed)
+        content = _as_text(result.content if isinstance(result, Observation) else result)
     except InfrastructureError:
         raise
-    except FixtureMiss as miss:
-        return _refused(name, parsed, ToolError.FIXTURE_MISS, str(miss))
+    except ToolFailure as error:
+        return _refused(name, parsed, error.kind, str(error))
     except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)
         return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {error}")
-    return ToolResult(content=content, error=None, transition=_transition(name, parsed, content, None))
+    logged = result.logged if isinstance(result, Observation) else {}
+    return ToolResult(content=content, error=None, transition={**logged, **_transition(name, parsed, content, None)})
 
 
 def _refused(name: str, arguments: Json, error: ToolError, text: str) -> ToolResult:

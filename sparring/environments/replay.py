@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar, final
 
 from sparring.data.files import Row, read_rows
 from sparring.environments.base import Environment, opened, reset
+from sparring.environments.calls import Observation, ToolError, ToolFailure
 from sparring.environments.tools import tool, tools_of
 from sparring.errors import DataError, InfrastructureError, UsageError
-from sparring.plugins import call
 from sparring.types import Json, Task
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -33,8 +33,10 @@ _LEAST_ALIKE = 0.4
 """From 0 to 1: how much of its neighboring characters arguments share with a call to be told as the nearest."""
 
 
-class FixtureMiss(Exception):
+class FixtureMiss(ToolFailure):
     """A call that was not recorded; the policy reads its text, unless `ReplayEnvironment.miss` answers."""
+
+    kind = ToolError.FIXTURE_MISS
 
     def __init__(self, tool: str, arguments: Mapping[str, Json], fixtures: Fixtures) -> None:
         super().__init__(tool, arguments)
@@ -324,15 +326,21 @@ async def _answers(
 
 
 async def _answered(environment: Environment, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-    offered = tools_of(type(environment))
+    offered = environment.tools()
     problem = f"there is no tool {name!r}" if name not in offered else offered[name].problem_with(arguments)
     if problem is not None:
         raise DataError(f"{_call(name, arguments)} cannot be recorded: {problem}; correct the call.")
-    method = getattr(environment, name)
-    bound = inspect.signature(method).bind(**arguments)
-    bound.apply_defaults()
+    if name in tools_of(type(environment)):  # others, of a server say, know their defaults alone
+        bound = inspect.signature(getattr(environment, name)).bind(**arguments)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
     try:
-        return {"tool": name, "arguments": dict(bound.arguments), "result": await call(method, **arguments)}
+        result = await environment.call_tool(name, arguments)
+        return {
+            "tool": name,
+            "arguments": arguments,
+            "result": result.content if isinstance(result, Observation) else result,
+        }
     except InfrastructureError:
         raise
     except Exception as error:

@@ -9,7 +9,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sparring.errors import UsageError
 from sparring.types import Json, ToolSchema
@@ -83,6 +83,17 @@ def tool(method: Method) -> Method:
     """
     setattr(method, _MARK, True)
     return method
+
+
+class ToolLike(Protocol):
+    """What a model is told about a tool, and which arguments it takes."""
+
+    @property
+    def schema(self) -> ToolSchema: ...
+
+    def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
+        """What is wrong with these arguments, in a line for the model; None when they fit."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

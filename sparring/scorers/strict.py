@@ -29,11 +29,12 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> float:
     return float(score)
 
 
-def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None) -> Scorer:
+def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:
     """1.0 for exactly the right answer, else 0.0.
 
     The conversation must end with an assistant message that holds exactly one `tag` around a JSON object with every
-    field of task.fields["answer"] (or those named by `fields`), no other, no key twice, each canonically equal.
+    field of task.fields["answer"] (or those named by `fields`), no other unless `allows_more`, no key twice, each
+    canonically equal.
     """
     pattern = re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", flags=re.DOTALL)
 
@@ -51,6 +52,8 @@ def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None) -
             return 0.0
         try:
             given = json.loads(found[1], object_pairs_hook=_without_duplicates)
+            if isinstance(given, dict) and allows_more:
+                given = {name: value for name, value in given.items() if name in expected}
             return float(isinstance(given, dict) and _canonical(given) == _canonical(expected))
         except (ValueError, RecursionError):
             return 0.0

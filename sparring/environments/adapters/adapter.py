@@ -1,0 +1,84 @@
+"""What adapters share: tools that are listed once a recipe's options are known, and observations in the opening message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from sparring.environments.base import Environment
+from sparring.environments.schema_tools import SchemaTool
+from sparring.environments.tools import ToolLike, tools_of
+from sparring.errors import UsageError
+from sparring.plugins import call
+from sparring.types import Json, Message, Task
+
+Result = TypeVar("Result")
+
+
+class Adapter(Environment):
+    """Derive from this to bring another library's environments: say which tools there are, and how one is called.
+
+    `with_options` is called once for a recipe and returns the class that plays: a subclass that holds the tools. In Python:
+
+        environment_class = McpServer.with_options(**options)
+        agent = EnvironmentAgent(lambda: environment_class(**options), max_turns=8)
+
+    A subclass may mark further tools of its own with `@tool`.
+    """
+
+    listed: ClassVar[Mapping[str, SchemaTool] | None] = None
+    """The tools by name, sorted; None before `with_options`."""
+
+    @classmethod
+    def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
+        """The tools under these options, in any order. Raises UsageError, or ServiceError when a server does not tell."""
+        raise NotImplementedError
+
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
+        """Run a listed tool with arguments that fit its schema.
+
+        Raises ToolFailure for what the model did wrong, and InfrastructureError for what it cannot help.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def with_options(cls, **options: Any) -> type[Environment]:
+        """The class with its tools. Raises UsageError when two have one name, and what `list_tools` raises."""
+        tools = sorted(cls.list_tools(**options), key=lambda tool: tool.name)
+        listed = {tool.name: tool for tool in tools}
+        twice = [tool.name for tool in tools if tool is not listed[tool.name] or tool.name in tools_of(cls)]
+        if twice:
+            raise UsageError(f"{cls.__name__} lists the tool {twice[0]!r} twice; rename one of them.")
+        named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        return type(cls.__name__, (cls,), {**named, "listed": MappingProxyType(listed)})
+
+    @classmethod
+    def tools(cls) -> Mapping[str, ToolLike]:
+        if cls.listed is None:
+            raise UsageError(
+                f"the tools of {cls.__name__} depend on its options; play in the class that {cls.__name__}.with_options(...) "
+                "returns."
+            )
+        return {**cls.listed, **tools_of(cls)}
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
+        if self.listed is not None and name in self.listed:
+            return await call(self.call_listed, name, arguments)
+        return await super().call_tool(name, arguments)
+
+
+def opening_with(task: Task, text: str) -> list[Message]:
+    """The task's messages with what is seen first: added to the user's last words, or said by the user."""
+    *earlier, last = task.messages or ({"role": "user", "content": ""},)
+    if last["role"] != "user" or not isinstance(last["content"], str):
+        return [*task.messages, {"role": "user", "content": text}]
+    return [*earlier, {**last, "content": f"{last['content']}\n\n{text}".strip()}]
+
+
+def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a coroutine, in a thread of its own, because the caller may run inside an event loop."""
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, coroutine).result()

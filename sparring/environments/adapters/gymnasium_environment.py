@@ -1,0 +1,134 @@
+"""Gymnasium environments: an action is a call of the tool `step`, an observation is its result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from sparring.environments.adapters.adapter import Adapter, opening_with
+from sparring.environments.adapters.gymnasium_spaces import (
+    MAX_NUMBERS,
+    action_from_json,
+    action_schema,
+    as_text,
+    is_writable,
+    without_colors,
+)
+from sparring.environments.calls import Observation, ToolFailure
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import InfrastructureError, UsageError
+from sparring.types import Json, Message, Task
+
+
+class GymnasiumEnvironment(Adapter):
+    """A registered environment (https://gymnasium.farama.org/api/env) with actions that JSON can tell.
+
+    The tool `step` takes the parts of a Dict action by their names, any other action as `action`. Each transition logs
+    `reward`, `terminated` and `truncated`, which the model does not read; `adapters.episode_return` sums the rewards. The
+    episode is over when the environment says so. Where observations are not text, derive a class and override `describe`.
+
+    Steps run on the event loop of all episodes: put a slow simulator behind a server.
+    """
+
+    def __init__(
+        self, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
+    ) -> None:
+        """`arguments` go to `gymnasium.make`; with `render_mode = "ansi"` the model reads the environment's own drawing.
+        `actions` are names for the members of a Discrete space, in its order. Raises UsageError when it cannot be made."""
+        self.world = _made(id, arguments)
+        self._actions = actions
+        self._is_over = False
+
+    @classmethod
+    def list_tools(
+        cls, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
+    ) -> Iterable[SchemaTool]:
+        world = _made(id, arguments)
+        try:
+            described = cls.describe is not GymnasiumEnvironment.describe or world.render_mode == "ansi"
+            if not described and not is_writable(world.observation_space):
+                raise UsageError(
+                    f"observations of {id} are {world.observation_space}, not text and more than {MAX_NUMBERS} numbers; derive "
+                    "a class from GymnasiumEnvironment whose `describe(observation)` tells them in words."
+                )
+            return [SchemaTool("step", f"Take one action in {id}.", _parameters(world.action_space, actions))]
+        finally:
+            world.close()
+
+    def describe(self, observation: Any) -> str:
+        """What the model reads of an observation; `self.world` is the environment after the step."""
+        if self.world.render_mode == "ansi":
+            return without_colors(str(self.world.render()))
+        return as_text(observation)
+
+    def reset(self, task: Task) -> list[Message]:
+        """Seed the world with the task's seed; the first observation follows the task's own words."""
+        observation, _ = self.world.reset(seed=task.seed)
+        return opening_with(task, self.describe(observation))
+
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Observation:
+        if self._is_over:
+            raise ToolFailure("the episode is over")
+        space = self.world.action_space
+        if self._actions is not None:
+            action = action_from_json(space, self._actions.index(arguments["action"]) + space.start)  # type: ignore[attr-defined]
+        else:
+            action = action_from_json(space, arguments if isinstance(space, spaces.Dict) else arguments["action"])
+        if not space.contains(action):
+            raise ToolFailure(f"{action!r} is no action of {space}")
+        try:
+            observation, reward, terminated, truncated, _ = self.world.step(action)
+            text, reward = self.describe(observation), float(reward)
+        except Exception as error:
+            # The action fits the action space, so the policy cannot have known better.
+            raise InfrastructureError(f"{self.world} failed at action {action!r}: {error!r}.") from error
+        if not math.isfinite(reward):
+            raise InfrastructureError(
+                f"{self.world} gave the reward {reward} for action {action!r}; it must be finite."
+            )
+        self._is_over = bool(terminated or truncated)
+        return Observation(text, {"reward": reward, "terminated": bool(terminated), "truncated": bool(truncated)})
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_over
+
+    def close(self) -> None:
+        self.world.close()
+
+
+def seeded_tasks(prompt: str, num: int, first_seed: int = 0) -> list[Task]:
+    """`num` tasks with the same words and seeds from `first_seed` on. Splits whose seeds overlap share tasks, and are refused."""
+    return [
+        Task(id=f"seed-{seed}", messages=({"role": "user", "content": prompt},), seed=seed)
+        for seed in range(first_seed, first_seed + num)
+    ]
+
+
+def _made(id: str, arguments: Mapping[str, Json] | None) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(id, **(arguments or {}))
+    except Exception as error:
+        raise UsageError(
+            f"gymnasium.make({id!r}, **{dict(arguments or {})}) failed: {type(error).__name__}: {error}. Correct "
+            "environment.options, or install what the environment needs."
+        ) from error
+
+
+def _parameters(space: spaces.Space[Any], actions: Sequence[str] | None) -> dict[str, Json]:
+    if actions is None:
+        schema = action_schema(space)
+    elif not isinstance(space, spaces.Discrete) or len(set(actions)) != space.n:
+        raise UsageError(
+            f"environment.options.actions = {list(actions)} does not name the actions of {space}; give one name for each "
+            "member of a Discrete space, or leave it out."
+        )
+    else:
+        schema = {"enum": list(actions)}
+    if isinstance(space, spaces.Dict):
+        return schema
+    return {"type": "object", "properties": {"action": schema}, "required": ["action"], "additionalProperties": False}

@@ -1,0 +1,119 @@
+"""Gymnasium's spaces in JSON: the schema of an action, an action from JSON, and an observation as text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from sparring.errors import UsageError
+from sparring.types import Json
+
+MAX_NUMBERS = 512
+"""Of an observation that is written out; a picture is no text."""
+
+_ESCAPED = re.compile(r"\x1b\[[\d;]*m([^\x1b]*)\x1b\[0m")
+_SUPPORTED = "Text, Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
+
+
+def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
+    """The JSON schema of a space's members, its bounds included. Raises UsageError for a space that has none here."""
+    if isinstance(space, spaces.Text):
+        letters = "".join(re.escape(letter) for letter in sorted(space.character_set))
+        return {
+            "type": "string", "minLength": space.min_length, "maxLength": space.max_length, "pattern": f"^[{letters}]*$",
+        }  # fmt: skip
+    if isinstance(space, spaces.Discrete):
+        return _number("integer", space.start, space.start + space.n - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _array(
+            lambda place: _number("integer", space.start[place], (space.start + space.nvec - 1)[place]), space.shape
+        )
+    if isinstance(space, spaces.MultiBinary):
+        return _array(lambda _: _number("integer", 0, 1), space.shape)
+    if isinstance(space, spaces.Box):
+        kind = "integer" if np.issubdtype(space.dtype, np.integer) else "number"
+        return _array(lambda place: _number(kind, space.low[place], space.high[place]), space.shape)
+    if isinstance(space, spaces.Dict):
+        parts = {name: action_schema(part) for name, part in space.spaces.items()}
+        return {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}
+    if isinstance(space, spaces.Tuple):
+        return _tuple([action_schema(part) for part in space.spaces])
+    raise UsageError(
+        f"actions of {space} have no JSON schema here, which knows {_SUPPORTED}; wrap the environment with "
+        "gymnasium.wrappers.TransformAction."
+    )
+
+
+def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
+    """The space's member that JSON which fits its schema stands for."""
+    if isinstance(space, spaces.Dict):
+        return {name: action_from_json(part, value[name]) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(action_from_json(part, item) for part, item in zip(space.spaces, value, strict=True))
+    if isinstance(space, spaces.Text):
+        return value
+    return space.dtype.type(value) if isinstance(space, spaces.Discrete) else np.asarray(value, dtype=space.dtype)
+
+
+def as_text(observation: Any) -> str:
+    """An observation as the model reads it: text as it is, anything else as compact JSON."""
+    if isinstance(observation, str):
+        return observation
+    return json.dumps(_as_json(observation), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def without_colors(drawing: str) -> str:
+    """A terminal drawing as plain text: what a color sets apart stands in brackets."""
+    return _ESCAPED.sub(r"[\1]", drawing).strip("\n")
+
+
+def is_writable(space: spaces.Space[Any]) -> bool:
+    """Whether an observation can be written out in at most MAX_NUMBERS numbers."""
+    return isinstance(space, spaces.Text) or (space.is_np_flattenable and spaces.flatdim(space) <= MAX_NUMBERS)
+
+
+def _as_json(observation: Any) -> Json:
+    if isinstance(observation, dict):
+        return {str(name): _as_json(part) for name, part in observation.items()}
+    if isinstance(observation, tuple | list):
+        return [_as_json(part) for part in observation]
+    if isinstance(observation, np.ndarray | np.generic):
+        return _as_json(observation.tolist())
+    if isinstance(observation, float):
+        # float32 measurements keep the digits that they have.
+        return float(f"{observation:.6g}") if math.isfinite(observation) else str(observation)
+    return observation
+
+
+def _number(kind: str, low: Any, high: Any) -> dict[str, Json]:
+    bounds = {
+        "minimum": low.item() if hasattr(low, "item") else low,
+        "maximum": high.item() if hasattr(high, "item") else high,
+    }
+    return {"type": kind, **{name: bound for name, bound in bounds.items() if math.isfinite(bound)}}
+
+
+def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Sequence[int]) -> dict[str, Json]:
+    """Nested arrays of this shape; `schema_at` says what stands at a place. A shape without axes is one number."""
+
+    def part(place: tuple[int, ...]) -> dict[str, Json]:
+        depth = len(place)
+        if depth == len(shape):
+            return schema_at(place)
+        return _tuple([part((*place, index)) for index in range(shape[depth])])
+
+    return part(())
+
+
+def _tuple(parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    """An array of exactly these; written shortly when all are alike."""
+    bounds = {"type": "array", "minItems": len(parts), "maxItems": len(parts)}
+    if parts and all(part == parts[0] for part in parts):
+        return {**bounds, "items": parts[0]}
+    return {**bounds, "prefixItems": list(parts)}

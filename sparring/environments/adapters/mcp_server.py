@@ -1,0 +1,140 @@
+"""Tools of a Model Context Protocol server (https://modelcontextprotocol.io), over its standard streams or over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from mcp.types import AudioContent, CallToolResult, ImageContent, ResourceLink, TextContent, TextResourceContents
+
+from sparring.config import key_from
+from sparring.environments.adapters import mcp_connection
+from sparring.environments.adapters.adapter import Adapter, waited
+from sparring.environments.adapters.mcp_connection import McpConnection
+from sparring.environments.calls import ToolFailure
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import InfrastructureError, ServiceError
+from sparring.types import Json, Message, Task
+
+
+class McpServer(Adapter):
+    """What both transports share; name `McpProcess` or `McpService` in a recipe.
+
+    What a tool reports as its error is told to the model, and so is the server's refusal of arguments. A server that dies,
+    is late or breaks the protocol is an InfrastructureError.
+    """
+
+    _connection: McpConnection | None = None
+
+    def connection(self, task: Task | None) -> McpConnection:
+        """A connection for one episode, not opened yet; without a task, for the listing of the tools."""
+        raise NotImplementedError
+
+    @classmethod
+    def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
+        return waited(_listed(cls(**options).connection(None)))
+
+    async def reset(self, task: Task) -> Sequence[Message] | None:
+        self._connection = self.connection(task)
+        await self._connection.open()
+        return None
+
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> str:
+        assert self._connection is not None, "the environment was not reset"
+        result = await self._connection.call(name, arguments)
+        text = flattened(result)
+        if result.is_error:
+            raise ToolFailure(text or f"{name} failed")
+        return text
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class McpProcess(McpServer):
+    """A server of its own for every episode, started by a command and spoken to over its standard streams."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        folder: str | None = None,
+        start_seconds: float = 30.0,
+        call_seconds: float = 60.0,
+    ) -> None:
+        """`command` is a program with its arguments; it runs in `folder` and sees `variables` beside PATH, HOME and their
+        like."""
+        self._command = tuple(command)
+        self._variables = dict(variables or {})
+        self._folder = folder
+        self._start_seconds = start_seconds
+        self._call_seconds = call_seconds
+
+    def variables_of(self, task: Task) -> Mapping[str, str]:
+        """Further environment variables for the server of this task, its seed say; none by default."""
+        return {}
+
+    def connection(self, task: Task | None) -> McpConnection:
+        return mcp_connection.to_process(
+            self._command,
+            variables={**self._variables, **({} if task is None else self.variables_of(task))},
+            folder=self._folder,
+            start_seconds=self._start_seconds,
+            call_seconds=self._call_seconds,
+        )
+
+
+class McpService(McpServer):
+    """One server for all episodes, spoken to over streamable HTTP, in a session for each.
+
+    What it keeps between sessions is its own affair: nothing here can reset it.
+    """
+
+    persists: ClassVar[tuple[str, ...]] = ("server",)
+
+    def __init__(
+        self, url: str, api_key_env: str | None = None, start_seconds: float = 30.0, call_seconds: float = 60.0
+    ) -> None:
+        """`api_key_env` names the environment variable that holds a bearer token."""
+        self._url = url
+        self._key = key_from(api_key_env)
+        self._start_seconds = start_seconds
+        self._call_seconds = call_seconds
+
+    def connection(self, task: Task | None) -> McpConnection:
+        return mcp_connection.to_url(
+            self._url, key=self._key, start_seconds=self._start_seconds, call_seconds=self._call_seconds
+        )
+
+
+def flattened(result: CallToolResult) -> str:
+    """A result as text, a line for each part. Pictures, sounds and binary resources are named and not shown."""
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
+    return "\n".join(_part_as_text(part) for part in result.content)
+
+
+def _part_as_text(part: object) -> str:
+    if isinstance(part, TextContent):
+        return part.text
+    if isinstance(part, ImageContent | AudioContent):
+        return f"[{part.mime_type}]"
+    if isinstance(part, ResourceLink):
+        return f"[{part.uri}]"
+    resource = part.resource  # type: ignore[attr-defined] (an EmbeddedResource is what is left)
+    return resource.text if isinstance(resource, TextResourceContents) else f"[{resource.uri}]"
+
+
+async def _listed(connection: McpConnection) -> list[SchemaTool]:
+    try:
+        await connection.open()
+        tools = await connection.list_tools()
+    except InfrastructureError as error:
+        raise ServiceError(
+            f"{error} So its tools cannot be listed; start it, or correct environment.options."
+        ) from error
+    finally:
+        await connection.close()
+    return [SchemaTool(tool.name, tool.description or "", tool.input_schema) for tool in tools]

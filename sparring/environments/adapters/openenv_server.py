@@ -1,0 +1,199 @@
+"""OpenEnv servers (https://github.com/meta-pytorch/OpenEnv): a session of `reset` and `step` over a web socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, final
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from sparring.environments.adapters.adapter import Adapter, opening_with, waited
+from sparring.environments.calls import Observation, ToolFailure
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import InfrastructureError, ServiceError
+from sparring.types import Json, Message, Task
+
+_MAX_MESSAGE_BYTES = 64 * 2**20
+_CLOSE_SECONDS = 2.0
+"""How long a server may take to take its leave; one that hangs never does."""
+_OF_THE_MODEL = ("invalid_args", "tool_not_found", "execution_error")
+"""Errors of a tool that the model can do something about; the others are the server's."""
+
+
+class OpenEnvServer(Adapter):
+    """A running OpenEnv server; each episode has a session, and so a world, of its own there.
+
+    The fields of the server's action are the arguments of the tool `step`; a server whose actions are calls of tools offers
+    those tools. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A server that dies, is
+    late, breaks the protocol or whose `step` raises is an InfrastructureError: an environment that wants to tell the model of
+    a bad action says so in its observation.
+
+    The library's own client is not used, since it connects again when the connection is lost: the episode would go on in
+    another world.
+    """
+
+    def __init__(self, url: str, reset: Mapping[str, Json] | None = None, call_seconds: float = 60.0) -> None:
+        """`url` is the server's address, http://host:port. `reset` goes to the environment's `reset` with every task, beside
+        the task's seed and id."""
+        self._url = url.rstrip("/")
+        self._reset = dict(reset or {})
+        self._call_seconds = call_seconds
+        self._session: _Session | None = None
+        self._is_over = False
+
+    @classmethod
+    def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
+        return waited(cls(**options)._list_tools())
+
+    def reset_arguments(self, task: Task) -> Mapping[str, Json]:
+        """What the environment's `reset` is told of a task; the server ignores what that does not take."""
+        return {"seed": task.seed, "episode_id": task.id, **self._reset}
+
+    def describe(self, observation: Mapping[str, Json]) -> str:
+        """What the model reads of an observation, here its fields as JSON."""
+        told = {name: value for name, value in observation.items() if name != "metadata"}
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+    async def reset(self, task: Task) -> list[Message]:
+        """The first observation follows the task's own words."""
+        self._session = _Session(self._url, seconds=self._call_seconds)
+        await self._session.open()
+        answer = await self._session.ask("reset", self.reset_arguments(task))
+        self._is_over = bool(answer.get("done"))
+        text = self.describe(answer["observation"])
+        return opening_with(task, text) if text != "{}" else list(task.messages)
+
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Observation:
+        assert self._session is not None, "the environment was not reset"
+        assert self.listed is not None
+        if self._is_over:
+            raise ToolFailure("the episode is over")
+        if is_step := name == "step":
+            action = dict(arguments)
+        else:
+            action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
+        answer = await self._session.ask("step", action)
+        self._is_over = bool(answer.get("done"))
+        observation, logged = answer["observation"], {"reward": answer.get("reward"), "done": self._is_over}
+        return Observation(self.describe(observation) if is_step else _tool_result(name, observation), logged)
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_over
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def state(self) -> Mapping[str, Json]:
+        """What the server says of the episode's state: `episode_id`, `step_count` and the environment's own."""
+        assert self._session is not None, "the environment was not reset"
+        return await self._session.ask("state")
+
+    async def _list_tools(self) -> list[SchemaTool]:
+        try:
+            async with httpx.AsyncClient(timeout=self._call_seconds) as client:
+                answer = await client.get(f"{self._url}/schema")
+            schema = answer.raise_for_status().json()["action"]
+            properties = schema.get("properties", {})
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ServiceError(
+                f"{self._url}/schema does not tell the actions of an OpenEnv server ({type(error).__name__}: {error}); start "
+                "it, or correct environment.options.url."
+            ) from error
+        if properties.get("type", {}).get("const") not in ("call_tool", "list_tools"):
+            return [SchemaTool("step", schema.get("description", "Take one action."), _arguments(schema))]
+        session = _Session(self._url, seconds=self._call_seconds)
+        try:
+            await session.open()
+            tools = (await session.ask("step", {"type": "list_tools"}))["observation"]["tools"]
+        except InfrastructureError as error:
+            raise ServiceError(f"{error} So its tools cannot be listed.") from error
+        finally:
+            await session.close()
+        return [SchemaTool(tool["name"], tool["description"], tool["input_schema"]) for tool in tools]
+
+
+@final
+class _Session:
+    """One web socket: a question, an answer. Nothing is asked again on another one."""
+
+    def __init__(self, url: str, *, seconds: float) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._socket: ClientConnection | None = None
+
+    async def open(self) -> None:
+        address = f"ws{self._url.removeprefix('http')}/ws"
+        try:
+            self._socket = await connect(
+                address, open_timeout=self._seconds, close_timeout=_CLOSE_SECONDS, max_size=_MAX_MESSAGE_BYTES
+            )
+        except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+            raise self._failed(f"cannot be reached: {type(error).__name__}: {error}") from error
+
+    async def ask(self, kind: str, data: Mapping[str, Json] | None = None) -> Mapping[str, Json]:
+        """Send a message of a kind; the data of the answer. Raises ToolFailure where the server refuses an action's form."""
+        assert self._socket is not None, "the session is not open"
+        message = {"type": kind} if data is None else {"type": kind, "data": data}
+        try:
+            async with asyncio.timeout(self._seconds):
+                # A server that takes no more sessions says so and hangs up, perhaps before it is asked anything.
+                with suppress(ConnectionClosed):
+                    await self._socket.send(json.dumps(message))
+                answer = json.loads(await self._socket.recv())
+        except TimeoutError as error:
+            raise self._failed(f"did not answer {kind!r} within {self._seconds:g} s") from error
+        except (OSError, WebSocketException, ValueError) as error:
+            raise self._failed(f"failed at {kind!r}: {type(error).__name__}: {error}") from error
+        answered = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(answered, dict) or answer.get("type") not in ("observation", "state", "error"):
+            raise self._failed(f"answered {kind!r} with {str(answer)[:200]}, which is no message of the protocol")
+        if answer["type"] == "error":
+            if kind == "step" and answered.get("code") == "VALIDATION_ERROR":
+                raise ToolFailure(f"the action is not valid: {_problems(answered)}")
+            hint = "; start it with more max_concurrent_envs" if answered.get("code") == "CAPACITY_REACHED" else ""
+            raise self._failed(f"failed at {kind!r}: {answered.get('code')}: {answered.get('message')}{hint}")
+        if answer["type"] == "observation" and not isinstance(answered.get("observation"), dict):
+            raise self._failed(f"answered {kind!r} without an observation")
+        return answered
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            await self._socket.close()
+
+    def _failed(self, how: str) -> InfrastructureError:
+        return InfrastructureError(f"the OpenEnv server at {self._url} {how}.")
+
+
+def _arguments(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The schema of an action without `metadata`, which every action has and no model needs to fill in."""
+    properties = {name: part for name, part in schema.get("properties", {}).items() if name != "metadata"}
+    return {**{name: part for name, part in schema.items() if name != "description"}, "properties": properties}
+
+
+def _problems(answered: Mapping[str, Json]) -> str:
+    errors = answered.get("errors") or [{"msg": answered.get("message")}]
+    return "; ".join(f"{'.'.join(map(str, error.get('loc', ())))} {error.get('msg')}".strip() for error in errors)
+
+
+def _tool_result(name: str, observation: Mapping[str, Json]) -> Json:
+    """What a tool of the environment answered. Raises as `call_listed` does."""
+    error = observation.get("error")
+    if error is not None:
+        if error.get("error_type") in _OF_THE_MODEL:
+            raise ToolFailure(f"{name}: {error.get('message')}")
+        raise InfrastructureError(f"the tool {name!r} of the OpenEnv server failed: {error}.")
+    result = observation.get("result")
+    if not isinstance(result, dict) or not isinstance(result.get("content"), list):
+        return result
+    # As the Model Context Protocol writes it.
+    text = "\n".join(part.get("text") or f"[{part.get('type')}]" for part in result["content"])
+    if result.get("is_error"):
+        raise ToolFailure(text or f"{name} failed")
+    return text

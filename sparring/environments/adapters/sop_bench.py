@@ -1,0 +1,328 @@
+"""A SOP-Bench checkout of the user's own (https://github.com/amazon-science/SOP-Bench), for evaluation.
+
+The benchmark's data and code are licensed CC BY-NC 4.0, and further notices in them ask that nobody train on them. Nothing of
+them is in Sparring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+from sparring.environments.adapters.adapter import Adapter
+from sparring.environments.base import Environment
+from sparring.environments.calls import ToolFailure
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.rewards import json_fields
+from sparring.scorers import json_exact
+from sparring.types import Json, Task
+
+logger = logging.getLogger(__name__)
+
+_FOLDERS = ("src/amazon_sop_bench/benchmarks/data", "benchmarks/data", ".")
+_WORKER = Path(__file__).with_name("sop_bench_worker.py")
+_MAX_LINE_BYTES = 16 * 2**20
+_LICENCE_CHARACTERS = 1500
+
+reward = json_fields("final_output")
+"""For who may train: the share of the scored fields that are right."""
+
+scorer = json_exact("final_output", allows_more=True)
+"""1.0 when the last message holds exactly one <final_output> with every scored field, each of the right type and value."""
+
+
+class SopBench(Adapter):
+    """The mock tools of one domain, run in a process of their own for each episode, with their tasks from `tasks`.
+
+    The process sees PATH and HOME and no other variable, its prints go nowhere, and `random` is seeded with the task's seed.
+    Null arguments are left out and NaN in a result is null. What a tool raises is told to the model; a process that dies or
+    is late is an InfrastructureError.
+
+    Training is refused unless `i_have_training_rights` says in words on what ground you may; the run's recipe keeps them.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        domain: str,
+        i_have_training_rights: str | None = None,
+        start_seconds: float = 60.0,
+        call_seconds: float = 10.0,
+    ) -> None:
+        """`path` is the checkout, `domain` a folder of its data."""
+        self._folder = domain_folder(path, domain)
+        self._start_seconds = start_seconds
+        self._call_seconds = call_seconds
+        self._worker: _Worker | None = None
+
+    @classmethod
+    def evaluation_only(cls, **options: Any) -> str | None:
+        stated = options.get("i_have_training_rights")
+        if stated is not None and not (isinstance(stated, str) and stated.strip()):
+            raise UsageError(
+                f"environment.options.i_have_training_rights = {stated!r} states no right; write who allows you to train on "
+                "this data and where that is written."
+            )
+        if stated is not None:
+            return None
+        return (
+            f"{_licence(domain_folder(options['path'], options['domain']))}\nEvaluate with it, or, where you have the right to "
+            'train on it, say on what ground: environment.options.i_have_training_rights = "who allows it, and where".'
+        )
+
+    @classmethod
+    def with_options(cls, **options: Any) -> type[Environment]:
+        if options.get("i_have_training_rights") is not None:
+            folder = domain_folder(options["path"], options["domain"])
+            logger.warning("%s\nStated right to train: %s", _licence(folder), options["i_have_training_rights"])
+        return super().with_options(**options)
+
+    @classmethod
+    def list_tools(cls, path: str, domain: str, **_: Any) -> Iterable[SchemaTool]:
+        file = domain_folder(path, domain) / "toolspecs.json"
+        entries = _read_json(file)
+        if not isinstance(entries, list):
+            raise DataError(f"{file} is not a list of tools; restore the checkout.")
+        return [_tool(entry, file) for entry in entries]
+
+    async def reset(self, task: Task) -> None:
+        self._worker = _Worker(self._folder, task.seed)
+        await self._worker.connect()
+        answer = await self._worker.answer(self._start_seconds, "to start")
+        if "error" in answer:
+            raise InfrastructureError(f"{self._folder}/tools.py cannot be used: {answer['error']}")
+
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
+        assert self._worker is not None, "the environment was not reset"
+        self._worker.ask({"tool": name, "arguments": dict(arguments)})
+        answer = await self._worker.answer(self._call_seconds, f"to answer {name!r}")
+        if "error" in answer:
+            raise ToolFailure(f"{name} failed: {answer['error']}")
+        return answer["result"]
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            await self._worker.kill()
+
+
+@final
+class _Worker:
+    """The process of one episode, and a socket to it.
+
+    Not a process of asyncio's: there, a cancellation in the middle of its start waits forever (CPython 3.11).
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_WORKER), str(folder), str(seed)],
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True,
+                env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            )  # fmt: skip
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=_MAX_LINE_BYTES)
+
+    def ask(self, request: Mapping[str, Json]) -> None:
+        assert self._writer is not None, "the worker is not connected"
+        self._writer.write(json.dumps(request).encode() + b"\n")
+
+    async def answer(self, seconds: float, what: str) -> dict[str, Json]:
+        """The next line. Raises InfrastructureError when there is none in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                line = await self._reader.readline()
+        except TimeoutError as error:
+            raise InfrastructureError(f"the tools of {self._folder} took more than {seconds:g} s {what}.") from error
+        except (OSError, ValueError) as error:
+            raise InfrastructureError(f"the tools of {self._folder} broke off when asked {what}: {error}.") from error
+        if not line:
+            raise InfrastructureError(f"the process with the tools of {self._folder} died when asked {what}.")
+        return json.loads(line)
+
+    async def kill(self) -> None:
+        """End it and what its tools have started."""
+        if self._writer is None:
+            self._socket.close()
+        else:
+            self._writer.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await asyncio.to_thread(self._process.wait)
+
+
+def tasks(path: str | Path, domain: str, *, inputs: Sequence[str] | None = None, num: int | None = None) -> list[Task]:
+    """The labelled rows of a domain as tasks, the first `num` of them.
+
+    `inputs` names the columns that a task shows, for domains whose metadata.json declares none. Columns that are scored are
+    never shown. Raises UsageError where inputs are missing or scored, DataError for files that are not as they should be.
+    """
+    folder = domain_folder(path, domain)
+    procedure = _read(folder / "sop.txt")
+    metadata = _read_json(folder / "metadata.json")
+    outputs = metadata.get("output_columns") or []
+    columns, rows = _labelled_rows(folder / "test_set_with_outputs.csv", outputs)
+    shown = _shown_columns(inputs, metadata.get("input_columns"), outputs, columns, folder)
+    kinds = {name: _kind([row[name] for row in rows]) for name in outputs}
+    return [
+        Task(
+            id=f"{domain}-{number}",
+            messages=({"role": "user", "content": _prompt(procedure, {name: row[name] for name in shown}, kinds)},),
+            fields={"domain": domain, "answer": {name: _TYPES[kind](row[name]) for name, kind in kinds.items()}},
+            seed=number,
+        )
+        for number, row in enumerate(rows[:num])
+    ]
+
+
+def domain_folder(path: str | Path, domain: str) -> Path:
+    """Where a checkout keeps a domain. Raises UsageError naming the domains that it has."""
+    for folder in (Path(path) / part for part in _FOLDERS):
+        if (folder / domain / "toolspecs.json").is_file():
+            return (folder / domain).resolve()
+    found = sorted({file.parent.name for part in _FOLDERS for file in (Path(path) / part).glob("*/toolspecs.json")})
+    raise UsageError(
+        f"{path} holds no SOP-Bench domain {domain!r}; give the path of a checkout and one of its domains"
+        + (
+            f": {', '.join(found)}."
+            if found
+            else ", a folder with sop.txt, toolspecs.json, tools.py and metadata.json."
+        )
+    )
+
+
+def _prompt(procedure: str, shown: Mapping[str, str], kinds: Mapping[str, str]) -> str:
+    case = "\n".join(f"{name}: {value}" for name, value in shown.items())
+    fields = ", ".join(f"{json.dumps(name)}: {kind}" for name, kind in kinds.items())
+    return (
+        f"Carry out this procedure for the case below, with the tools.\n<sop>\n{procedure.strip()}\n</sop>\n\n"
+        f"The case:\n{case}\n\n"
+        "However the procedure words its final output, end with one message that holds the result as JSON in one "
+        f"<final_output> with at least these fields, null for one that has no value:\n<final_output>{{{fields}}}</final_output>"
+    )
+
+
+def _labelled_rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns, and the rows where at least one scored column is filled. Raises DataError naming a ragged row."""
+    lines = list(csv.reader(_read(file).splitlines(keepends=True)))
+    columns = lines[0] if lines else []
+    missing = [name for name in outputs if name not in columns]
+    if not outputs or missing:
+        raise DataError(
+            f"{file} has no columns {missing}, which metadata.json names as scored."
+            if missing
+            else f"{file.with_name('metadata.json')} names no output_columns, so there is nothing to score."
+        )
+    for number, line in enumerate(lines[1:], start=1):
+        if line and len(line) != len(columns):
+            raise DataError(
+                f"{file}, row {number} has {len(line)} cells for {len(columns)} columns; mend or remove it."
+            )
+    rows = [dict(zip(columns, line, strict=True)) for line in lines[1:] if line]
+    return columns, [row for row in rows if any(row[name].strip() for name in outputs)]
+
+
+def _shown_columns(
+    chosen: Sequence[str] | None,
+    declared: Sequence[str] | None,
+    outputs: Sequence[str],
+    columns: Sequence[str],
+    folder: Path,
+) -> list[str]:
+    shown = list(chosen or declared or ())
+    if not shown:
+        raise UsageError(
+            f"{folder / 'metadata.json'} declares no input columns, and what a task shows must not be what its tools find out; "
+            f"choose with tasks(..., inputs=[...]) among {[name for name in columns if name not in outputs]}."
+        )
+    unknown = [name for name in shown if name not in columns]
+    scored = [name for name in chosen or () if name in outputs]
+    if unknown or scored:
+        raise UsageError(
+            f"inputs = {shown}: {unknown or scored} "
+            + (f"are no columns of {folder}." if unknown else "are scored, so showing them gives the answer away.")
+            + " Choose others."
+        )
+    return [name for name in shown if name not in outputs]
+
+
+def _kind(cells: Iterable[str]) -> str:
+    """Of a scored column, whose cells CSV knows as text alone."""
+    filled = [cell for cell in cells if cell.strip()]
+    for kind in ("true or false", "number"):
+        try:
+            for cell in filled:
+                _TYPES[kind](cell)
+        except (KeyError, ValueError):
+            continue
+        return kind
+    return "text"
+
+
+def _boolean(cell: str) -> bool | None:
+    return {"true": True, "false": False, "": None}[cell.strip().lower()]
+
+
+def _number(cell: str) -> float | None:
+    number = float(cell) if cell.strip() else None
+    if number is not None and not (number - number == 0 and "_" not in cell):
+        raise ValueError(cell)
+    return number
+
+
+def _text(cell: str) -> str | None:
+    return cell if cell.strip() else None
+
+
+_TYPES: Mapping[str, Callable[[str], Json]] = {"true or false": _boolean, "number": _number, "text": _text}
+
+
+def _tool(entry: Json, file: Path) -> SchemaTool:
+    """A tool from its entry in Bedrock's shape, wrapped in `toolSpec` or not."""
+    try:
+        inner = entry.get("toolSpec", entry)
+        return SchemaTool(
+            inner["name"], inner.get("description", ""), inner["inputSchema"]["json"], null_is_absent=True
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{file} has an entry that is no tool: {str(entry)[:200]}; restore the checkout.") from error
+
+
+def _licence(folder: Path) -> str:
+    """What the checkout says about its licence: the first lines of its LICENSE, and the domain's own notice."""
+    notices = [
+        file for parent in (folder, *folder.parents) for file in sorted(parent.glob("LICENSE*")) if file.is_file()
+    ][:2]
+    shown = [
+        f"{file}:\n{file.read_text('utf-8', 'replace').strip()[:_LICENCE_CHARACTERS]}" for file in reversed(notices)
+    ]
+    return "\n".join(["SOP-Bench is licensed CC BY-NC 4.0, and notices in it ask not to train models on it.", *shown])
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8-sig", "replace")
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error}; restore the checkout.") from error
+
+
+def _read_json(file: Path) -> Json:
+    try:
+        return json.loads(_read(file))
+    except ValueError as error:
+        raise DataError(f"{file} is not JSON: {error}; restore the checkout.") from error

@@ -1,0 +1,102 @@
+"""Tools that bring a JSON schema of their own, as servers and other libraries tell them at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.exceptions import best_match
+from jsonschema.validators import extend
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from sparring.errors import UsageError
+from sparring.types import Json, ToolSchema
+
+_LONGEST_PROBLEM = 300
+"""Characters of a problem that the model is told, since it may repeat a whole argument."""
+
+
+def _is_integer(_: object, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_Validator: Any = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
+)
+
+
+@final
+@dataclass(frozen=True)
+class SchemaTool:
+    """A tool as a JSON schema describes it (https://json-schema.org/draft/2020-12).
+
+    Types are checked as strictly as those of typed methods: `true` and `2.0` are no integers. Raises UsageError when made of
+    something that is no schema of an object, or that refers to anything outside itself.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+    """Schema of the arguments, an object."""
+    null_is_absent: bool = False
+    """Whether a null argument counts as left out, whatever the schema says of null."""
+
+    def __post_init__(self) -> None:
+        problem = _problem_of(self.parameters)
+        if problem is not None:
+            raise UsageError(
+                f"tool {self.name!r} has no usable JSON schema of its arguments: {problem}. Correct it where it is made, or "
+                "leave the tool out."
+            )
+
+    @property
+    def schema(self) -> ToolSchema:
+        """The tool in the OpenAI shape."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
+        """What is wrong with these arguments, in a line for the model; None when they fit."""
+        given = {name: value for name, value in arguments.items() if value is not None or not self.null_is_absent}
+        error = best_match(self._validator.iter_errors(given))
+        if error is None:
+            return None
+        place = f"argument {error.json_path.removeprefix('$.')}: " if error.absolute_path else ""
+        return f"{self.name}: {place}{error.message}"[:_LONGEST_PROBLEM]
+
+    @cached_property
+    def _validator(self) -> Any:
+        # An empty registry: the schema is all there is, and nothing is fetched.
+        return _Validator(dict(self.parameters), registry=Registry())
+
+
+def _problem_of(parameters: Mapping[str, Json]) -> str | None:
+    try:
+        _Validator.check_schema(dict(parameters))
+    except SchemaError as error:
+        return f"at {error.json_path}, {error.message}"
+    if parameters.get("type") != "object":
+        return f"its type is {parameters.get('type')!r} and not 'object'"
+    resolver = Registry().resolver_with_root(DRAFT202012.create_resource(dict(parameters)))
+    for reference in _references(parameters):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            return f"it refers to {reference!r}, which is not in it"
+    return None
+
+
+def _references(schema: Json) -> Iterator[str]:
+    """Every `$ref` in a schema."""
+    if isinstance(schema, Mapping):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"]
+        schema = list(schema.values())
+    for part in schema if isinstance(schema, list) else ():
+        yield from _references(part)

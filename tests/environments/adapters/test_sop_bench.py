@@ -1,0 +1,358 @@
+"""A checkout in SOP-Bench's layout that this test writes itself: loading, its tools in a process, scoring, and the licence."""
+
+import asyncio
+import csv
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("jsonschema", reason="jsonschema is not installed; pip install 'sparring[sop-bench]'")
+
+from sparring.cli import app
+from sparring.environments import ToolError, ToolResult, execute, opened
+from sparring.environments.adapters.sop_bench import SopBench, scorer, tasks
+from sparring.environments.base import reset
+from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.types import Outcome, Task, Trajectory
+
+TOOLS = """
+import os, random, sys, time
+print("import")
+
+class HelperManager:
+    pass
+
+del HelperManager
+
+class KilnManager:
+    def __init__(self):
+        print("hello from the constructor")
+
+    def process_tool_call(self, name, arguments):
+        print("called", name)
+        if name == "readPyrometer":
+            return {"kiln": arguments["kiln"], "heat": float("nan"), "seen": ("a", 2), "tag": Odd()}
+        if name == "listArguments":
+            return sorted(arguments)
+        if name == "draw":
+            return random.randint(0, 10**9)
+        if name == "variable":
+            return os.environ.get(arguments["kiln"])
+        if name == "stop":
+            {"exit": lambda: sys.exit("bye"), "die": lambda: os._exit(3), "hang": lambda: time.sleep(60)}[arguments["kiln"]]()
+        raise KeyError(name)
+
+class Odd:
+    def __str__(self):
+        return "odd"
+"""
+
+
+def specification(name: str, required: tuple[str, ...] = ()) -> dict[str, Any]:
+    properties = {"kiln": {"type": "string"}, "shift": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return {"toolSpec": {"name": name, "description": f"{name}.", "inputSchema": {"json": schema}}}
+
+
+NAMES = ("stop", "readPyrometer", "listArguments", "draw", "variable")
+ROWS = [
+    {"kiln": "K1", "glaze": "blue", "decision": "fire", "degrees": "1200", "open": "False"},
+    {"kiln": "K2", "glaze": 'a, "b"', "decision": "wait", "degrees": "900.5", "open": "True"},
+    {"kiln": "K3", "glaze": "", "decision": "", "degrees": "", "open": ""},
+    {"kiln": "K4", "glaze": "red", "decision": "fire", "degrees": "", "open": "False"},
+]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "LICENSE").write_text("Potters' Licence 1.0\n")
+    folder = tmp_path / "src/amazon_sop_bench/benchmarks/data/kiln_check"
+    folder.mkdir(parents=True)
+    (folder / "LICENSE.md").write_text("Nobody fires models on this.\n")
+    (folder / "sop.txt").write_text("1. Read the pyrometer.\n2. Decide.\n")
+    (folder / "toolspecs.json").write_text(
+        json.dumps([specification(name, ("kiln",) if name == "stop" else ()) for name in NAMES])
+    )
+    (folder / "tools.py").write_text(TOOLS)
+    metadata = {
+        "name": "kiln_check",
+        "input_columns": ["kiln", "glaze"],
+        "output_columns": ["decision", "degrees", "open"],
+    }
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    write_rows(folder, ROWS)
+    return tmp_path
+
+
+def write_rows(folder: Path, rows: list[dict[str, str]]) -> None:
+    with (folder / "test_set_with_outputs.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def folder_of(checkout: Path) -> Path:
+    return checkout / "src/amazon_sop_bench/benchmarks/data/kiln_check"
+
+
+def play(
+    checkout: Path, *calls: tuple[str, Any], task: Task | None = None, call_seconds: float = 20.0
+) -> list[ToolResult]:
+    options: dict[str, Any] = {"path": str(checkout), "domain": "kiln_check", "call_seconds": call_seconds}
+    environment = SopBench.with_options(**options)(**options)
+    first = task or tasks(checkout, "kiln_check")[0]
+
+    async def main() -> list[ToolResult]:
+        async with opened(environment, first):
+            await reset(environment, first)
+            return [await execute(environment, name, arguments) for name, arguments in calls]
+
+    return asyncio.run(main())
+
+
+def test_a_task_shows_the_declared_inputs_and_hides_what_is_scored(checkout: Path) -> None:
+    first, second, third = tasks(checkout, "kiln_check")
+    text = first.messages[0]["content"]
+    assert "<sop>\n1. Read the pyrometer.\n2. Decide.\n</sop>" in text
+    assert "The case:\nkiln: K1\nglaze: blue\n\n" in text
+    assert '<final_output>{"decision": text, "degrees": number, "open": true or false}</final_output>' in text
+    assert "1200" not in text
+    assert 'glaze: a, "b"\n' in second.messages[0]["content"]
+    # Row 3 has no label at all and is left out; row 4 lacks one, which is null then.
+    assert [task.id for task in (first, second, third)] == ["kiln_check-0", "kiln_check-1", "kiln_check-2"]
+    assert first.fields["answer"] == {"decision": "fire", "degrees": 1200.0, "open": False}
+    assert third.fields["answer"] == {"decision": "fire", "degrees": None, "open": False}
+    assert len(tasks(checkout, "kiln_check", num=2)) == 2
+
+
+def judged(task: Task, text: str, *, last: str = "assistant") -> float:
+    trajectory = Trajectory(
+        id="t", task=task, attempt=0, turns=(), messages=({"role": last, "content": text},), outcome=Outcome.FINISHED,
+        reward=None, score=None,
+    )  # fmt: skip
+    return asyncio.run(scored(trajectory))
+
+
+async def scored(trajectory: Trajectory) -> float:
+    score = scorer(trajectory)
+    assert isinstance(score, float)
+    return score
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ('<final_output>{"decision": "fire", "degrees": 1200, "open": false}</final_output>', 1.0),
+        ('<final_output>{"decision": "fire", "degrees": 1200, "open": false, "note": "x"}</final_output>', 1.0),
+        ('<final_output>{"decision": "Fire", "degrees": 1200, "open": false}</final_output>', 0.0),
+        ('<final_output>{"decision": "do not fire", "degrees": 1200, "open": false}</final_output>', 0.0),
+        ('<final_output>{"decision": "fire", "degrees": "1200", "open": false}</final_output>', 0.0),
+        ('<final_output>{"decision": "fire", "degrees": 1200, "open": null}</final_output>', 0.0),
+        ('<final_output>{"decision": "fire", "degrees": 1200}</final_output>', 0.0),
+        ('<final_decision>{"decision": "fire", "degrees": 1200, "open": false}</final_decision>', 0.0),
+        ('<final_output>{"decision": "fire", "degrees": 1200, "open": false}</final_output>' * 2, 0.0),
+        ('<final_output>[{"decision": "fire", "degrees": 1200, "open": false}]</final_output>', 0.0),
+        ("fire 1200 false", 0.0),
+    ],
+)
+def test_scoring_is_strict(checkout: Path, text: str, score: float) -> None:
+    assert judged(tasks(checkout, "kiln_check")[0], text) == score
+
+
+def test_null_is_right_only_where_there_is_no_label(checkout: Path) -> None:
+    third = tasks(checkout, "kiln_check")[2]
+    assert judged(third, '<final_output>{"decision": "fire", "degrees": null, "open": false}</final_output>') == 1.0
+    assert judged(third, '<final_output>{"decision": "fire", "degrees": 0, "open": false}</final_output>') == 0.0
+
+
+def test_tools_answer_json_from_a_process_that_sees_little(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "key")
+    read, given, secret, unknown, missing = play(
+        checkout,
+        ("readPyrometer", {"kiln": "K1"}),
+        ("listArguments", {"kiln": "", "shift": None}),
+        ("variable", {"kiln": "SECRET"}),
+        ("readPyrometer", {}),
+        ("stop", {"kiln": None}),
+    )
+    assert read.content == '{"kiln":"K1","heat":null,"seen":["a",2],"tag":"odd"}'
+    # Null is left out, an empty text is not.
+    assert given.content == '["kiln"]'
+    assert secret.content == "null"
+    assert unknown.error is ToolError.TOOL_RAISED
+    assert unknown.content == "error: readPyrometer failed: KeyError: 'kiln'"
+    assert missing.content == "error: stop: 'kiln' is a required property"
+
+
+def test_the_tools_are_sorted_by_name(checkout: Path) -> None:
+    schemas = SopBench.with_options(path=str(checkout), domain="kiln_check").tool_schemas()
+    assert [schema["function"]["name"] for schema in schemas] == [
+        "draw",
+        "listArguments",
+        "readPyrometer",
+        "stop",
+        "variable",
+    ]
+
+
+def test_what_the_tools_draw_follows_from_the_task(checkout: Path) -> None:
+    first, second, _ = tasks(checkout, "kiln_check")
+    draws = [play(checkout, ("draw", {}), task=task)[0].content for task in (first, first, second)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_an_exit_is_the_tool_s_error_and_a_death_or_a_hang_the_world_s(checkout: Path) -> None:
+    stopped, after = play(checkout, ("stop", {"kiln": "exit"}), ("listArguments", {}))
+    assert stopped.content == "error: stop failed: SystemExit: bye"
+    assert after.content == "[]"
+    with pytest.raises(InfrastructureError, match="died when asked to answer 'stop'"):
+        play(checkout, ("stop", {"kiln": "die"}))
+    with pytest.raises(InfrastructureError, match=r"took more than 0.5 s to answer 'stop'"):
+        play(checkout, ("stop", {"kiln": "hang"}), call_seconds=0.5)
+
+
+def test_tools_that_cannot_be_imported_are_an_outage(checkout: Path) -> None:
+    (folder_of(checkout) / "tools.py").write_text("import no_such_module")
+    with pytest.raises(InfrastructureError, match=r"cannot be used: ModuleNotFoundError: .*no_such_module"):
+        play(checkout)
+
+
+def test_no_process_outlives_its_episode_also_when_that_is_cancelled_at_its_start(checkout: Path) -> None:
+    options = {"path": str(checkout), "domain": "kiln_check"}
+    environment_class = SopBench.with_options(**options)
+    task = tasks(checkout, "kiln_check")[0]
+    environments = [environment_class(**options) for _ in range(6)]
+
+    async def episode(environment: Any) -> None:
+        async with opened(environment, task):
+            await reset(environment, task)
+            await execute(environment, "stop", {"kiln": "hang"})
+
+    async def main() -> None:
+        playing = [asyncio.create_task(episode(environment)) for environment in environments]
+        for delay, one in zip((0, 0, 0.02, 0.1, 0.5, 1.0), playing, strict=True):
+            await asyncio.sleep(delay)
+            one.cancel()
+        await asyncio.wait(playing, timeout=20)
+        assert all(one.cancelled() for one in playing)
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < 20
+    for environment in environments:
+        if environment._worker is not None:
+            with pytest.raises(ProcessLookupError):
+                os.kill(environment._worker._process.pid, 0)
+
+
+def test_columns_that_nobody_declares_as_inputs_must_be_chosen_and_not_be_scored(checkout: Path) -> None:
+    (folder_of(checkout) / "metadata.json").write_text(json.dumps({"output_columns": ["decision"]}))
+    with pytest.raises(UsageError, match=r"declares no input columns.*\['kiln', 'glaze', 'degrees', 'open'\]"):
+        tasks(checkout, "kiln_check")
+    assert "The case:\nkiln: K1\n\n" in tasks(checkout, "kiln_check", inputs=["kiln"])[0].messages[0]["content"]
+    with pytest.raises(UsageError, match=r"\['decision'\] are scored"):
+        tasks(checkout, "kiln_check", inputs=["kiln", "decision"])
+    with pytest.raises(UsageError, match=r"\['clay'\] are no columns"):
+        tasks(checkout, "kiln_check", inputs=["clay"])
+
+
+def test_files_that_are_not_as_they_should_be_are_named(checkout: Path) -> None:
+    folder = folder_of(checkout)
+    with (folder / "test_set_with_outputs.csv").open("a") as file:
+        file.write("K5,green\n")
+    with pytest.raises(DataError, match="row 5 has 2 cells for 5 columns"):
+        tasks(checkout, "kiln_check")
+    (folder / "metadata.json").write_text(json.dumps({"output_columns": ["verdict"]}))
+    with pytest.raises(DataError, match=r"no columns \['verdict'\]"):
+        tasks(checkout, "kiln_check")
+    with pytest.raises(UsageError, match=r"holds no SOP-Bench domain 'oven'.*: kiln_check"):
+        tasks(checkout, "oven")
+
+
+def recipe(checkout: Path, folder: Path, rights: str = "") -> Path:
+    folder.mkdir()
+    (folder / "environment.py").write_text(
+        "from functools import partial\nfrom sparring.environments.adapters import sop_bench\n"
+        f"held_out = partial(sop_bench.tasks, {str(checkout)!r}, 'kiln_check')\n"
+    )
+    (folder / "script.jsonl").write_text(
+        json.dumps(
+            {
+                "role": "assistant",
+                "content": '<final_output>{"decision": "fire", "degrees": 1200, "open": false}</final_output>',
+            }
+        )
+        + "\n"
+    )
+    (folder / "recipe.toml").write_text(
+        f"""
+[data]
+DATA = "environment:held_out"
+
+[environment]
+target = "sparring.environments.adapters.sop_bench:SopBench"
+
+[environment.options]
+path = {json.dumps(str(checkout))}
+domain = "kiln_check"
+{rights}
+
+[reward]
+reward = "sparring.environments.adapters.sop_bench:reward"
+scorer = "sparring.environments.adapters.sop_bench:scorer"
+"""
+    )
+    return folder / "recipe.toml"
+
+
+def test_training_is_refused_with_the_licence_and_the_option_that_states_a_right(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = recipe(checkout, tmp_path / "recipe")
+    path.write_text(path.read_text().replace("DATA", "train"))
+    result = CliRunner().invoke(app, ["train", str(path)])
+    assert result.exit_code == 2
+    told = " ".join(result.output.split())
+    for words in ("CC BY-NC 4.0", "Potters' Licence 1.0", "Nobody fires models on this.", "i_have_training_rights"):
+        assert words in told
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("stated", [True, "", "  ", 1])
+def test_a_right_is_stated_in_words(checkout: Path, stated: Any) -> None:
+    with pytest.raises(UsageError, match="states no right"):
+        SopBench.evaluation_only(path=str(checkout), domain="kiln_check", i_have_training_rights=stated)
+
+
+def test_a_stated_right_lifts_the_refusal_and_shows_the_licence(
+    checkout: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {
+        "path": str(checkout),
+        "domain": "kiln_check",
+        "i_have_training_rights": "The potters wrote so on 1 May.",
+    }
+    assert SopBench.evaluation_only(**options) is None
+    SopBench.with_options(**options)
+    assert "Potters' Licence 1.0" in caplog.text
+    assert "The potters wrote so on 1 May." in caplog.text
+
+
+def test_it_is_evaluated_without_any_training_data(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = recipe(checkout, tmp_path / "recipe")
+    path.write_text(
+        path.read_text().replace("DATA", "held_out") + '\n[engine]\ntype = "scripted"\nscript = "script.jsonl"\n'
+    )
+    result = CliRunner().invoke(app, ["eval", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    # The script's answer is right for the first of the three tasks alone.
+    assert json.loads(result.stdout)["evaluations"][0]["success"]["mean"] == pytest.approx(1 / 3)

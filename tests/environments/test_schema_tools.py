@@ -1,0 +1,84 @@
+"""Tools with a JSON schema of their own: what is refused as a schema, and what as arguments."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jsonschema", reason="jsonschema is not installed (the extras of the adapters bring it)")
+
+from sparring.environments.schema_tools import SchemaTool
+from sparring.errors import UsageError
+
+BOOK = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 10},
+        "floor": {"$ref": "#/$defs/floor"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["title"],
+    "additionalProperties": False,
+    "$defs": {"floor": {"type": "integer", "minimum": 0, "maximum": 3}},
+}
+
+
+def problem(**arguments: Any) -> str | None:
+    return SchemaTool("find", "Shelf of a book.", BOOK).problem_with(arguments)
+
+
+def test_the_schema_is_passed_on_as_it_is() -> None:
+    assert SchemaTool("find", "Shelf of a book.", BOOK).schema == {
+        "type": "function",
+        "function": {"name": "find", "description": "Shelf of a book.", "parameters": BOOK},
+    }
+
+
+def test_arguments_that_fit_have_no_problem() -> None:
+    assert problem(title="Emma", floor=3, tags=["a", "b"]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "find: 'title' is a required property"),
+        ({"title": "Emma", "floor": 4}, "find: argument floor: 4 is greater than the maximum of 3"),
+        ({"title": "Emma", "floor": True}, "find: argument floor: True is not of type 'integer'"),
+        ({"title": "Emma", "floor": 2.0}, "find: argument floor: 2.0 is not of type 'integer'"),
+        ({"title": "Emma", "tags": ["a", 1]}, "find: argument tags[1]: 1 is not of type 'string'"),
+        ({"title": "Emma", "shelf": "A"}, "'shelf' was unexpected"),
+        ({"title": None}, "None is not of type 'string'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_with_their_place(arguments: dict[str, Any], words: str) -> None:
+    told = problem(**arguments)
+    assert told is not None
+    assert words in told
+
+
+def test_a_long_argument_is_not_repeated_whole() -> None:
+    told = problem(title="x" * 5000)
+    assert told is not None
+    assert len(told) == 300
+
+
+def test_a_null_counts_as_left_out_only_where_that_is_said() -> None:
+    tool = SchemaTool("find", "", BOOK, null_is_absent=True)
+    assert tool.problem_with({"title": "Emma", "floor": None}) is None
+    assert tool.problem_with({"title": None}) == "find: 'title' is a required property"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"type": "objekt"}, "'objekt' is not valid"),
+        ({"type": "object", "properties": {"a": {"type": "integer", "minimum": "low"}}}, "'low' is not of type"),
+        ({"type": "string"}, "its type is 'string' and not 'object'"),
+        ({}, "its type is None"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}}, "'#/$defs/no', which is not in it"),
+        ({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}, "which is not in it"),
+    ],
+)
+def test_what_is_no_schema_of_an_object_is_refused_by_the_tool_s_name(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match="tool 'broken' has no usable JSON schema") as caught:
+        SchemaTool("broken", "", parameters)
+    assert words in str(caught.value)
