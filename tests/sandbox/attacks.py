@@ -183,7 +183,8 @@ async def _kill_everything(sandbox: Sandbox) -> bool:
     )
     try:
         async with sandbox.session() as box:
-            # Each target from a process of its own, since it hits itself too.
+            # Each target from a process of its own, since it hits itself too. Where the first process can be killed, a new
+            # box answers the next one.
             for target in ("1", "-1", "PID", "-PID"):
                 await box.run(["python3", "-c", code.replace("(1, 0, -1, PID, -PID)", f"({target},)").replace("PID", str(decoy.pid))], seconds=3)  # fmt: skip
             alive = await box.run(["echo", "alive"])
