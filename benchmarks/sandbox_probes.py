@@ -43,9 +43,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--backends", nargs="+", default=BACKENDS)
     parser.add_argument("--lines", action="store_true", help="print every line and not only kinds")
     arguments = parser.parse_args()
-    sandboxes = {name: found for name in BACKENDS if (found := working(name)) is not None}
+    sandboxes = {name: found for name in arguments.backends if (found := working(name)) is not None}
     began = time.perf_counter()
     with scene() as host:
         controls = {name for name, said in outside(host, PROGRAMS).items() if said == "through"}

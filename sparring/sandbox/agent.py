@@ -38,7 +38,7 @@ def hide():
         import _ctypes
 
         # What `ctypes` is made of, without the milliseconds that the rest of it takes.
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
         failed = _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
     except (ImportError, AttributeError):
         import ctypes
@@ -308,12 +308,20 @@ class Box:
         parts = name.split("/")
         try:
             for part in parts[:-1]:
+                self.refuse_link(part, folder)
                 inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = inner
+            self.refuse_link(parts[-1], folder)
             return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         finally:
             os.close(folder)
+
+    @staticmethod
+    def refuse_link(name, folder):
+        """Not every kernel of a box heeds O_NOFOLLOW together with O_DIRECTORY. No program runs that could swap it now."""
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     @staticmethod
     def reason(error):

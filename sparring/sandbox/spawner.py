@@ -4,9 +4,9 @@ Run by path with an empty environment, so that no sandbox inherits one. It serve
 goes, however it went, every sandbox is killed and its control groups are removed. Standard library only.
 
 A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "user", "group_folders", "environment", "limits"} with
-three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}. `inherited` are contents that the program
-finds open as descriptors 3, 4, ...; `user` is null, or [first, last] of the user ids to take an unused one from. The
-answer is JSON too; {"error": text} says what failed.
+three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}. `inherited` are contents that
+the program finds open as descriptors 3, 4, ...; `user` is null, or [first, last] of the user ids to take an unused one
+from. The answer is JSON too; {"error": text} says what failed.
 """
 
 import array
