@@ -117,6 +117,7 @@ _ENDS = {
     "output": "stopped: it printed too much",
     "files": "stopped: it made too many files",
     "processes": "stopped: it started too many processes",
+    "killed": "stopped: it killed the box that it ran in",
 }
 
 

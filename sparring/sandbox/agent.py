@@ -38,7 +38,7 @@ def hide():
         import _ctypes
 
         # What `ctypes` is made of, without the milliseconds that the rest of it takes.
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType] (None: this process)
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
         failed = _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
     except (ImportError, AttributeError):
         import ctypes
@@ -203,16 +203,30 @@ class Box:
 
     def look(self):
         """What no kernel limit of this back end counts."""
-        if time.monotonic() < self.next_look:
+        began = time.monotonic()
+        if began < self.next_look:
             return
-        self.next_look = time.monotonic() + POLL_SECONDS
-        if self.settings["files"] is not None:
-            system = os.statvfs(self.scratch)
-            if system.f_files and system.f_files - system.f_ffree > self.settings["files"]:
-                raise Ended(b"files")
+        allowed = self.settings["files"]
+        if allowed is not None and self.count_files(allowed) > allowed:
+            raise Ended(b"files")
         allowed = self.settings["processes"]
         if allowed is not None and sum(name.isdigit() for name in os.listdir("/proc")) - 1 > allowed:
             raise Ended(b"processes")
+        # Where looking takes long, it is done less often.
+        now = time.monotonic()
+        self.next_look = now + max(POLL_SECONDS, 10 * (now - began))
+
+    def count_files(self, enough):
+        """Files and folders of the scratch folder; those that a file system does not count itself are counted up to `enough`."""
+        system = os.statvfs(self.scratch)
+        if system.f_files:
+            return system.f_files - system.f_ffree
+        count = 0
+        for _, folders, files in os.walk(self.scratch):
+            count += len(folders) + len(files)
+            if count > enough:
+                break
+        return count
 
     def reap(self, program):
         try:
@@ -294,12 +308,20 @@ class Box:
         parts = name.split("/")
         try:
             for part in parts[:-1]:
+                self.refuse_link(part, folder)
                 inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = inner
+            self.refuse_link(parts[-1], folder)
             return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         finally:
             os.close(folder)
+
+    @staticmethod
+    def refuse_link(name, folder):
+        """Not every kernel of a box heeds O_NOFOLLOW together with O_DIRECTORY. No program runs that could swap it now."""
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     @staticmethod
     def reason(error):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import queue
@@ -99,6 +100,13 @@ class _Pool:
             raise ArithmeticProblem(value)
         return value
 
+    def close(self) -> None:
+        """End the workers of this process."""
+        while not self._idle.empty():
+            worker = self._idle.get()
+            if worker.owner == os.getpid():
+                worker.kill()
+
     def _take(self) -> _Worker:
         while True:
             try:
@@ -111,3 +119,4 @@ class _Pool:
 
 
 _pool = _Pool()
+atexit.register(_pool.close)

@@ -33,6 +33,8 @@ INSIDE_USER = 1000
 """Who a program is inside, whoever that is outside."""
 USER_IDS = (60578, 61183)
 """Host users of sandboxes when started by root; a span that systemd leaves unassigned (systemd.io/UIDS-GIDS)."""
+DOCKER_USER = USER_IDS[0]
+"""Docker has no user namespace of its own as a rule: this is a user of the machine, and nobody's."""
 DOCKER_IMAGE = "python:3.11-slim"
 MIB = 2**20
 
@@ -209,7 +211,7 @@ def _gvisor(id: str, setup: Setup) -> Launch:
     return Launch(
         argv=[program, *state, *flags, "run", "--bundle", str(folder), id],
         cleanup=[[program, *state, *flags, "delete", "--force", id]], folder=folder,
-        extra_processes=256, extra_memory_mib=256,
+        extra_processes=1024, extra_memory_mib=256,
     )  # fmt: skip
 
 
@@ -221,10 +223,10 @@ def _docker(id: str, setup: Setup) -> Launch:
     argv = [
         program, "run", "--rm", "--interactive", "--pull", "never", "--name", id, "--network", "none", "--read-only",
         "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
-        "--security-opt", f"seccomp={folder / 'seccomp.json'}", "--user", f"{INSIDE_USER}:{INSIDE_USER}",
+        "--security-opt", f"seccomp={folder / 'seccomp.json'}", "--user", f"{DOCKER_USER}:{DOCKER_USER}",
         "--ipc", "private", "--hostname", "sandbox", "--log-driver", "none", "--pids-limit", str(limits.processes + 1),
         "--memory", f"{memory}m", "--memory-swap", f"{memory}m", "--shm-size", f"{limits.shared_memory_mib}m",
-        "--tmpfs", f"{SCRATCH}:rw,nosuid,nodev,exec,mode=0700,uid={INSIDE_USER},gid={INSIDE_USER},size={limits.disk_mib}m",
+        "--tmpfs", f"{SCRATCH}:rw,nosuid,nodev,exec,mode=0700,uid={DOCKER_USER},gid={DOCKER_USER},size={limits.disk_mib}m",
         "--workdir", SCRATCH, *(part for path in setup.read_only for part in ("--volume", f"{path}:{path}:ro")),
         setup.docker_image, *_agent_command(DOCKER, limits, "python3"),
     ]  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias
 
 from sparring.errors import UsageError
 
-Ended: TypeAlias = Literal["exit", "deadline", "memory", "output", "files", "processes"]
-"""Why an execution ended: by itself, or because it reached a limit and was killed. A full disk and a refused fork are
+Ended: TypeAlias = Literal["exit", "deadline", "memory", "output", "files", "processes", "killed"]
+"""Why an execution ended: by itself, or because it reached a limit and was killed; `killed` when it killed the first
+process of its box, which only some back ends let it. A full disk and a refused fork are
 errors that the program itself sees."""
 
 

@@ -101,15 +101,17 @@ class Spawner:
             cleanup=tuple(tuple(command) for command in launch.cleanup),
         )  # fmt: skip
 
-    def stop(self, started: Started) -> None:
-        """Kill a box, close the ways to it and remove all that belongs to it.
+    def stop(self, started: Started, grace_seconds: float = 0.0) -> int:
+        """Kill a box, close the ways to it and remove all that belongs to it; how its program exited.
 
         Raises InfrastructureError when something would not go.
         """
         started.channel.close()
         os.close(started.errors)
         try:
-            answer = self._ask({"op": "close", "id": started.id, "cleanup": started.cleanup}, [])
+            answer = self._ask(
+                {"op": "close", "id": started.id, "cleanup": started.cleanup, "grace": grace_seconds}, []
+            )
         finally:
             # Without a spawner its boxes are dead, and their groups empty.
             remove_group(started.group)
@@ -117,6 +119,7 @@ class Spawner:
                 shutil.rmtree(started.folder, ignore_errors=True)
         if "error" in answer:
             raise InfrastructureError(f"A sandbox could not be removed: {answer['error']}.")
+        return answer["status"]
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         with self._lock:

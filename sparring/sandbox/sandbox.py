@@ -7,11 +7,11 @@ import functools
 import marshal
 import os
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from sparring.errors import InfrastructureError, UsageError
 from sparring.sandbox.backends import BACKENDS, DOCKER_IMAGE, MIB, Backend, BackendName, Setup, find_python
@@ -25,6 +25,8 @@ T = TypeVar("T")
 GRACE_SECONDS = 0.8
 """How long after a deadline the box's first process may take to report, before the whole box is killed."""
 START_SECONDS = 30.0
+_FIRST_PROCESS_KILLED = 128 + 9
+"""How runsc and docker exit when somebody inside killed the first process. Under bubblewrap nobody can."""
 _LARGEST_FRAME = 1 << 20
 
 
@@ -300,14 +302,15 @@ class Box:
                 return f"it said {said.decode(errors='replace').strip()!r}"
         return "it said nothing"
 
-    async def _destroy(self) -> None:
+    async def _destroy(self, grace_seconds: float = 0.0) -> int | None:
+        """Kill and remove the box; how its program exited, None when there was none."""
         started, self._started = self._started, None
         if started is None:
-            return
+            return None
         if self._writer is not None:
             # At once, and not when what was written has been read: nobody will.
             self._writer.transport.abort()
-        await asyncio.to_thread(spawner.stop, started)
+        return await asyncio.to_thread(spawner.stop, started, grace_seconds)
 
 
 class Program:
@@ -385,6 +388,10 @@ class Program:
                 await self._lose("memory")
                 return
             said = await box._said()
+            status = await _finish(box._destroy(grace_seconds=1.0))
+            if status == _FIRST_PROCESS_KILLED:
+                self._set_result("killed", 0, self._seconds, scratch_lost=True)
+                return
             raise InfrastructureError(f"A box of {box._sandbox.backend.name} ended by itself; {said}.") from error
         if kind in self._written:
             if sum(map(len, self._written.values())) + len(content) > box.limits.output_kib * 1024:
@@ -441,7 +448,7 @@ def _problem_with(name: str, setup: Setup) -> str | None:
             return str(error)
 
 
-async def _kept(make: Callable[[], T], undo: Callable[[T], None]) -> T:
+async def _kept(make: Callable[[], T], undo: Callable[[T], object]) -> T:
     """What a blocking call makes. A cancellation waits for it and has it undone, so that nothing is made and forgotten."""
     making = asyncio.ensure_future(asyncio.to_thread(make))
     try:
@@ -452,11 +459,11 @@ async def _kept(make: Callable[[], T], undo: Callable[[T], None]) -> T:
         raise
 
 
-async def _finish(closing: object) -> None:
+async def _finish(closing: Coroutine[Any, Any, T]) -> T:
     """Wait for a coroutine to its end, also through a cancellation."""
-    task = asyncio.ensure_future(closing)  # type: ignore[arg-type]
+    task = asyncio.ensure_future(closing)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         with suppress(InfrastructureError):
             await task

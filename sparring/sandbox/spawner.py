@@ -4,9 +4,9 @@ Run by path with an empty environment, so that no sandbox inherits one. It serve
 goes, however it went, every sandbox is killed and its control groups are removed. Standard library only.
 
 A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "user", "group_folders", "environment", "limits"} with
-three descriptors for the standard streams, or {"op": "close", "id", "cleanup"}. `inherited` are contents that the program
-finds open as descriptors 3, 4, ...; `user` is null, or [first, last] of the user ids to take an unused one from. The
-answer is JSON too; {"error": text} says what failed.
+three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}. `inherited` are contents that
+the program finds open as descriptors 3, 4, ...; `user` is null, or [first, last] of the user ids to take an unused one
+from. The answer is JSON too; {"error": text} says what failed.
 """
 
 import array
@@ -69,7 +69,7 @@ class Spawner:
     def answer(self, request, descriptors):
         if request["op"] == "open":
             return self.open(request, descriptors)
-        return self.close(request["id"], request["cleanup"])
+        return self.close(request["id"], request["cleanup"], request["grace"])
 
     def open(self, request, descriptors):
         user, lock = self.unused_user(request["user"])
@@ -149,13 +149,16 @@ class Spawner:
             os.write(report, (f"cannot {step}: {error}").encode())
         os._exit(1)
 
-    def close(self, id, cleanup):
-        """Kill a sandbox and wait until nothing of it is left. The status is that of the program that was started."""
+    def close(self, id, cleanup, grace=0.0):
+        """Kill a sandbox and wait until nothing of it is left. The status is that of the program that was started, its own
+        where it ended by itself within `grace` seconds."""
         lock, group_folders = self.boxes.pop(id)
-        # The first process inside goes first: the kernel kills a namespace with it, before the one outside can notice.
-        for pid in self.children(id):
-            self.kill(pid)
-        status = self.wait(id, 0.5)
+        status = self.wait(id, grace) if grace else None
+        if status is None:
+            # The first process inside goes first: the kernel kills a namespace with it, before the one outside can notice.
+            for pid in self.children(id):
+                self.kill(pid)
+            status = self.wait(id, 0.5)
         if status is None:
             self.kill(id)
             status = self.wait(id, KILL_SECONDS)

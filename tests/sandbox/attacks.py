@@ -80,12 +80,30 @@ finally:
     os.path.exists(name) and os.unlink(name)
 """
 
+_EIGHT = """
+import os, time
+for n in range(8):
+    if os.fork() == 0:
+        a = bytearray(60 << 20)
+        a[::4096] = b"x" * len(a[::4096])
+        open(f"d{n}", "w").close()
+        time.sleep(60)
+        os._exit(0)
+while os.waitpid(-1, os.WNOHANG)[0] == 0:
+    if sum(name[0] == "d" for name in os.listdir(".")) == 8:
+        print("through", flush=True)
+        break
+    time.sleep(0.05)
+os.killpg(0, 9)
+"""
+"""The parent waits until all hold their memory, or one was refused it."""
+
 BOMBS = [
     program("X8", "300 processes", "import os, time\nfor n in range(300):\n    if os.fork() == 0: time.sleep(1); os._exit(0)\nprint('through')"),
     program("X8", "300 threads", "import threading, time\nfor n in range(300): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\nprint('through')"),
     program("X8", "children of children", "import os, time\nfor n in range(7): os.fork()\nopen(f'p{os.getpid()}', 'w').close()\ntime.sleep(1)\nif len(os.listdir('.')) >= 128: print('through')"),
     program("X9", "600 MiB in one process", "a = bytearray(600 << 20)\na[::4096] = a[::4096]\nprint('through')"),
-    program("X9", "480 MiB in eight processes", "import os, time\nfor n in range(8):\n    if os.fork() == 0:\n        a = bytearray(60 << 20)\n        a[::4096] = b'x' * len(a[::4096])\n        open(f'd{n}', 'w').close()\n        time.sleep(6)\n        os._exit(0)\nfor n in range(50):\n    time.sleep(0.1)\n    if sum(name[0] == 'd' for name in os.listdir('.')) == 8:\n        print('through')\n        os.killpg(0, 9) if os.getpgid(0) == os.getpid() and not print(end='', flush=True) else 0\n        break"),
+    program("X9", "480 MiB in eight processes", _EIGHT),
     program("X9", "480 MiB of anonymous shared memory", "import mmap\na = mmap.mmap(-1, 480 << 20)\nfor n in range(0, 480 << 20, 4096): a[n] = 1\nprint('through')"),
     program("X9", "fill the scratch folder", _FILL.format(name="big", size=64)),
     program("X9", "fill the scratch folder with many files", "for n in range(64):\n    with open(f'f{n}', 'wb') as f: f.write(bytes(1 << 20))\nprint('through')"),
@@ -183,7 +201,8 @@ async def _kill_everything(sandbox: Sandbox) -> bool:
     )
     try:
         async with sandbox.session() as box:
-            # Each target from a process of its own, since it hits itself too.
+            # Each target from a process of its own, since it hits itself too. Where the first process can be killed, a new
+            # box answers the next one.
             for target in ("1", "-1", "PID", "-PID"):
                 await box.run(["python3", "-c", code.replace("(1, 0, -1, PID, -PID)", f"({target},)").replace("PID", str(decoy.pid))], seconds=3)  # fmt: skip
             alive = await box.run(["echo", "alive"])

@@ -67,3 +67,6 @@ def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch: pytes
     pool._idle.put(last)
     with pytest.raises(InfrastructureError, match="worker for arithmetic failed"):
         pool.ask("1", 30.0)
+    assert pool.ask("2 + 2", 30.0) == 4
+    pool.close()
+    assert pool._idle.empty()

@@ -268,6 +268,18 @@ def test_a_box_that_dies_by_itself_is_an_infrastructure_failure_and_no_result(sa
         asyncio.run(played())
 
 
+def test_a_program_that_kills_its_own_box_is_to_blame_itself(sandbox: Sandbox) -> None:
+    async def played(place: Sandbox) -> tuple[Execution, Execution]:
+        async with place.session() as box:
+            kill = await python(box, "import os, time; os.kill(1, 9); time.sleep(2); print('still here')")
+            return kill, await python(box, "print('next')")
+
+    # Under bubblewrap the first process is deaf to those inside; in gVisor it dies, and that is no failure of the machine's.
+    kill, after = asyncio.run(played(open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=20.0))))
+    assert (kill.ended, kill.stdout) in {("exit", "still here\n"), ("killed", "")}
+    assert after.stdout == "next\n"
+
+
 def test_a_back_end_that_vanished_is_an_infrastructure_failure(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
