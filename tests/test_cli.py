@@ -76,6 +76,10 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     held_out = read_trajectories(Path("runs/one/trajectories/held_out-1.jsonl"))
     policies = [trajectory.id.split("/")[1].split("@")[0] for trajectory in held_out]
     assert policies == ["base"] * 4 + ["warm-start"] * 4 + ["tuned"] * 4
+    for episodes in ("train-2", "held_out-1"):
+        replayed = sparring("replay", "one", episodes, "--json")
+        assert replayed.exit_code == 0, replayed.output
+        assert {row["difference"] for row in json.loads(replayed.stdout)} == {None}
 
     resumed = sparring("train", "--resume", "one", "schedule.max_steps=3", "--json")
     assert resumed.exit_code == 0, resumed.output

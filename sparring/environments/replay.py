@@ -27,7 +27,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
 """What a live environment is reset with when calls are recorded that belong to no task."""
 
-_MOST_COMPARED = 256
+_MOST_COMPARED = 128
 """Recorded calls that a miss is compared with, so that it costs a few milliseconds however many there are."""
 _LEAST_ALIKE = 0.4
 """From 0 to 1: how much of its neighboring characters arguments share with a call to be told as the nearest."""
@@ -284,9 +284,12 @@ def _checked(row: Mapping[str, Json], place: str) -> tuple[tuple[str, str], str]
     if not isinstance(arguments, Mapping):
         raise DataError(f"{place}: arguments = {_short(arguments)} is no object; give {{name: value}}, {{}} for none.")
     try:
-        return (tool, _canonical(arguments)), json.dumps(result, allow_nan=False)
+        key, told = _canonical(arguments), json.dumps(result, ensure_ascii=False, allow_nan=False)
+        # Half a character, which JSON can say, is in no text that a tokenizer or a file can take.
+        f"{key}{told}".encode()
     except (TypeError, ValueError) as error:
         raise DataError(f"{place}: {error}; arguments and result must be JSON, and NaN is none.") from error
+    return (tool, key), told
 
 
 def _parsed(text: str, where: str) -> Json:
@@ -343,7 +346,7 @@ def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mappi
 
 def _canonical(arguments: Mapping[str, Json]) -> str:
     """One text for equal arguments. Raises ValueError or TypeError for what is no JSON."""
-    return json.dumps(_plain(arguments), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(_plain(arguments), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _plain(value: Json) -> Json:

@@ -16,6 +16,8 @@ from sparring.types import Json, ToolSchema
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+MOST_TOLD = 200
+"""Characters of a wrong argument that the policy reads again."""
 _MARK = "_sparring_tool"
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _SUPPORTED = (
@@ -38,6 +40,8 @@ class Bounded:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
+        if not self.schema:
+            raise UsageError("Bounded() bounds nothing; give it ge, le, max_items or max_length, or leave it out.")
         if self.ge is not None and self.le is not None and self.ge > self.le:
             raise UsageError(f"{self}: nothing is at least {self.ge} and at most {self.le}; change one of them.")
         if any(most is not None and most < 0 for most in (self.max_items, self.max_length)):
@@ -96,7 +100,9 @@ class Tool:
             if name not in self.hints:
                 return f"{self.name} has no argument {name!r}; it takes {', '.join(self.hints) or 'none'}"
             if not fits(value, self.hints[name]):
-                return f"{self.name}: argument {name!r} must be {_described(self.hints[name])}, got {json.dumps(value)}"
+                got = json.dumps(value)
+                got = got if len(got) <= MOST_TOLD else f"{got[:MOST_TOLD]}..."
+                return f"{self.name}: argument {name!r} must be {_described(self.hints[name])}, got {got}"
         missing = [name for name in self.hints if name in self.required and name not in arguments]
         return f"{self.name}: argument {missing[0]!r} is missing" if missing else None
 

@@ -148,8 +148,11 @@ def _append(path: Path, line: bytes) -> None:
 
 def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    # Renamed when it is whole, for who reads the files of a run that goes on.
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
         file.writelines(encode_line(entry) for entry in entries)
+    temporary.replace(path)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -284,6 +284,7 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         ("a.jsonl", '{"tool": "t", "arguments": {}}\n', "line 1: there is no 'result'"),
         ("a.jsonl", '{"tool": 3, "arguments": {}, "result": 1}\n', "line 1: tool = 3 is not the name"),
         ("a.jsonl", '{"tool": "t", "arguments": {}, "result": NaN}\n', "line 1: .*NaN is none"),
+        ("a.jsonl", '{"tool": "t", "arguments": {}, "result": "\\ud800"}\n', "line 1: .*surrogates"),
         ("a.jsonl", '{"tool": "t", "arguments": {"x": NaN}, "result": 1}\n', "line 1: .*NaN is none"),
         (
             "a.jsonl",

@@ -254,6 +254,15 @@ def test_bounds_that_nothing_can_meet_are_refused() -> None:
         Bounded(ge=2, le=1)
     with pytest.raises(UsageError, match="fewer than 0"):
         Bounded(max_items=-1)
+    with pytest.raises(UsageError, match="bounds nothing"):
+        Bounded()
+
+
+def test_a_long_wrong_argument_is_not_told_again_in_full() -> None:
+    problem = tools_of(Stock)["order"].problem_with({"num": 1, "labels": ["a"] * 10_000})
+    assert problem is not None
+    assert problem.endswith('"a",...')
+    assert len(problem) < 400
 
 
 def test_a_default_out_of_bounds_is_refused() -> None:
