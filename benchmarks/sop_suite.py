@@ -42,13 +42,11 @@ def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
 async def measure(domain: SopDomain, num_tokens: Any) -> dict[str, Any]:
     """One row: the domain by its figures."""
     began = time.monotonic()
-    known, fresh = domain.train_tasks(120), domain.held_out_tasks(200)
+    known, fresh = domain.train_tasks(80), domain.held_out_tasks(100)
     conversations = [await worked(domain.desk(), task) for task in fresh]
     turns = [sum(message["role"] == "assistant" for message in messages) for messages in conversations]
     copier = Copier(known, [await observed(domain, task) for task in known])
-    copied = [
-        score(domain, task, [final_output(**copier.answer(await observed(domain, task)))]) for task in fresh[:100]
-    ]
+    copied = [score(domain, task, [final_output(**copier.answer(await observed(domain, task)))]) for task in fresh]
     answers = Counter(json.dumps(task.fields["answer"]) for task in domain.train_tasks(400))
     return {
         "domain": domain.name,
@@ -100,7 +98,7 @@ async def leftovers(domain: SopDomain) -> dict[str, Any]:
 def things() -> tuple[tuple[int, ...], float]:
     """Open files, threads, child processes, temporary folders, desks; and resident MiB."""
     gc.collect()
-    desks = sum(isinstance(found, sop.SopDesk) for found in gc.get_objects())
+    desks = sum(issubclass(type(found), sop.SopDesk) for found in gc.get_objects())
     children = sum(len((task / "children").read_text().split()) for task in Path("/proc/self/task").iterdir())
     folders = sum(name.startswith("sparring-") for name in os.listdir(os.environ.get("TMPDIR", "/tmp")))
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
