@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ from sparring.environments.suites import sop
 from sparring.environments.suites.sop import SopDomain, final_output, worked
 from sparring.environments.tools import tools_of
 from sparring.types import Json, Message, Outcome, Task, Trajectory
-from tests.environments.suites.copying import Copier, observed
+from tests.environments.suites.copying import Copier, Sources, observed
 
 EPISODES = 1000
 MOST_GROWTH_MIB = 4.0
@@ -39,33 +40,40 @@ def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
     return float(domain.scorer(trajectory))  # type: ignore[arg-type]
 
 
-async def measure(domain: SopDomain, num_tokens: Any) -> dict[str, Any]:
+def measure(domain: SopDomain, num_tokens: Any) -> dict[str, Any]:
     """One row: the domain by its figures."""
-    began = time.monotonic()
-    known, fresh = domain.train_tasks(120), domain.held_out_tasks(200)
-    conversations = [await worked(domain.desk(), task) for task in fresh]
+    known, fresh = domain.train_tasks(80), domain.held_out_tasks(100)
+    conversations = asyncio.run(work(domain, fresh))
     turns = [sum(message["role"] == "assistant" for message in messages) for messages in conversations]
-    copier = Copier(known, [await observed(domain, task) for task in known])
+    copier = Copier(known, asyncio.run(observe(domain, known)))
     copied = [
-        score(domain, task, [final_output(**copier.answer(await observed(domain, task)))]) for task in fresh[:100]
+        score(domain, task, [final_output(**copier.answer(sources))])
+        for task, sources in zip(fresh, asyncio.run(observe(domain, fresh)), strict=True)
     ]
     answers = Counter(json.dumps(task.fields["answer"]) for task in domain.train_tasks(400))
+    num_tools = len(domain.tool_names(sop.Knobs()))
+    num_distractors = len(tools_of(domain.desk)) - len(domain.tool_names(sop.Knobs(longer=len(domain.clauses))))
+    num_left, growth = leftovers(domain)
     return {
         "domain": domain.name,
-        "pattern": domain.pattern,
-        "tools": len(domain.tool_names(sop.Knobs())),
-        "distractors": len(tools_of(domain.desk)) - len(domain.tool_names(sop.Knobs(longer=len(domain.clauses)))),
-        "outputs": len(domain.answer_form),
-        "turns": statistics.mean(turns),
-        "most turns": max(turns),
-        "prompt tokens": max(num_tokens(task) for task in known[:20]),
+        "tools": f"{num_tools} + {num_distractors}",
+        "turns": f"{statistics.mean(turns):.1f}, {max(turns)}",
+        "prompt": max(num_tokens(task) for task in known[:20]),
         "expert": statistics.mean(score(domain, *pair) for pair in zip(fresh, conversations, strict=True)),
         "copy all": statistics.mean(copied),
         "constant": answers.most_common(1)[0][1] / 400,
-        "ms a call": 1000 * await median_seconds(domain, fresh[:50], conversations),
-        **await leftovers(domain),
-        "seconds": time.monotonic() - began,
+        "ms a call": 1000 * asyncio.run(median_seconds(domain, fresh[:50], conversations)),
+        "left over": num_left,
+        "MiB grown": growth,
     }
+
+
+async def work(domain: SopDomain, tasks: Sequence[Task]) -> list[list[Message]]:
+    return [await worked(domain.desk(), task) for task in tasks]
+
+
+async def observe(domain: SopDomain, tasks: Sequence[Task]) -> list[Sources]:
+    return [await observed(domain, task) for task in tasks]
 
 
 async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations: Sequence[Sequence[Message]]) -> float:
@@ -83,28 +91,27 @@ async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations
     return statistics.median(seconds)
 
 
-async def leftovers(domain: SopDomain) -> dict[str, Any]:
-    """What EPISODES episodes leave: open files, threads, processes and folders more than after the first quarter."""
-    tasks = domain.train_tasks(50)
-    before, left = None, (0, 0.0)
-    for number in range(EPISODES):
-        await worked(domain.desk(), tasks[number % len(tasks)])
-        if number == EPISODES // 4:
-            before = things()
-    assert before is not None
-    after = things()
-    left = sum(max(0, more - less) for more, less in zip(after[0], before[0], strict=True)), after[1] - before[1]
-    return {"left over": left[0], "MiB grown": left[1]}
+def leftovers(domain: SopDomain) -> tuple[int, float]:
+    """What EPISODES episodes leave more than their first quarter did: things, and resident MiB."""
+    tasks = domain.train_tasks(EPISODES // 4)
+    asyncio.run(work(domain, tasks))
+    things_before, memory_before = left()
+    for _ in range(3):
+        asyncio.run(work(domain, tasks))
+    things_after, memory_after = left()
+    return sum(max(0, after - before) for after, before in zip(things_after, things_before, strict=True)), (
+        memory_after - memory_before
+    )
 
 
-def things() -> tuple[tuple[int, ...], float]:
-    """Open files, threads, child processes, temporary folders, desks; and resident MiB."""
+def left() -> tuple[tuple[int, ...], float]:
+    """Open files, threads, child processes, files in the temporary folder, desks; and resident MiB."""
     gc.collect()
-    desks = sum(isinstance(found, sop.SopDesk) for found in gc.get_objects())
+    desks = sum(issubclass(type(found), sop.SopDesk) for found in gc.get_objects())
     children = sum(len((task / "children").read_text().split()) for task in Path("/proc/self/task").iterdir())
-    folders = sum(name.startswith("sparring-") for name in os.listdir(os.environ.get("TMPDIR", "/tmp")))
+    num_files = len(os.listdir(tempfile.gettempdir()))
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return (len(os.listdir("/proc/self/fd")), threading.active_count(), children, folders, desks), resident
+    return (len(os.listdir("/proc/self/fd")), threading.active_count(), children, num_files, desks), resident
 
 
 def token_counter() -> Any:
@@ -127,14 +134,19 @@ def main() -> int:
     arguments = parser.parse_args()
     num_tokens = token_counter()
     rows = []
-    for name in arguments.domains:
-        rows.append(asyncio.run(measure(sop.DOMAINS[name], num_tokens)))
-        print(f"{name}: {rows[-1]['seconds']:.0f} s", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        # A folder of its own, so that what other programs leave is not counted.
+        tempfile.tempdir = folder
+        for name in arguments.domains:
+            began = time.monotonic()
+            rows.append(measure(sop.DOMAINS[name], num_tokens))
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    replayed = [row["ms a call"] for row in rows if sop.DOMAINS[row["domain"]].pattern == "replay"]
     figures = {
         "expert, least": min(row["expert"] for row in rows),
         "copy all, most": max(row["copy all"] for row in rows),
         "constant, most": max(row["constant"] for row in rows),
-        "ms a replayed call, most": max((row["ms a call"] for row in rows if row["pattern"] == "replay"), default=0.0),
+        "ms a replayed call, most": max(replayed, default=0.0),
         "left over": float(sum(row["left over"] for row in rows)),
         "MiB grown, most": max(row["MiB grown"] for row in rows),
     }
