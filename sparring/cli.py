@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparring.config import endpoint_problems, key_from, load_config, read_recipe, resolved_view, untrainable
-from sparring.errors import DataError, SparringError, UsageError
+from sparring.errors import DataError, GateError, SparringError, UsageError
+from sparring.findings import Severity
 from sparring.tracking import Console, RunFolder, list_runs
 from sparring.tracking.console import interval
 
 if TYPE_CHECKING:
+    from sparring.checks.report import CheckReport
     from sparring.evaluation.evaluation import Comparison, Evaluation, EvaluationReport
 
 
@@ -149,6 +151,53 @@ def train(
         typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
         return
     _report_training(trainer.train(), as_json)
+
+
+@app.command("check")
+@reported
+def check(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as a page, too.")] = None,
+    model: Annotated[bool, typer.Option("--model", help="Load the model, play a baseline, compare weights.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="FAMILY", help="Only these checks; may be repeated.")
+    ] = None,
+    production: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A .jsonl sample of production logs to compare with.")
+    ] = None,
+    schemas: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Production's tools: OpenAI, an MCP listing, or OpenAPI.")
+    ] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option(metavar="URL#MODEL", help="An endpoint whose score to show; may be repeated.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
+    ] = None,
+) -> None:
+    """Look for what is wrong with a recipe before it is trained: environment, data, prompt, reward, budgets. Exit code 5
+    when there is an error."""
+    from sparring.checks.run import Options, check_recipe, selected
+
+    options = Options(
+        overrides=tuple(overrides or ()), families=tuple(only or ()), model=model, production=production,
+        schemas=schemas, reference=tuple(reference or ()), run=None if run is None else _run(run),
+    )  # fmt: skip
+    console = Console(quiet=as_json)
+    with console.steps("checking", len(selected(options))) as progress:
+        report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}))
+    if page is not None:
+        from sparring.checks.page import write_page
+
+        write_page(report, page)
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        _show_findings(report)
+    if report.errors:
+        raise typer.Exit(GateError.exit_code)
 
 
 @app.command("eval")
@@ -406,6 +455,27 @@ def _show_evaluations(
         console.table("paired by task", ["comparison", "difference in success", "better", "worse"], differences)
     if not all(evaluation.is_independent for evaluation in evaluations):
         _say("note: no independent scorer is set (reward.scorer), so these are the training reward judging itself")
+
+
+def _show_findings(report: CheckReport) -> None:
+    rows = [
+        [finding.severity.value, f"{finding.rule}: {finding.symptom}", _shown(finding.evidence), finding.change]
+        for finding in report.findings
+    ]
+    if rows:
+        Console().table(f"findings on {report.recipe}", ["severity", "what is wrong", "evidence", "change"], rows)
+    for one in report.checked:
+        if one.state == "skipped":
+            _say(f"skipped: {one.name}, {one.reason}")
+    decided = sum(one.state == "decided" for one in report.checked)
+    counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
+    _say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")
+
+
+def _shown(evidence: Mapping[str, Any]) -> str:
+    """Evidence for a cell of a table; the JSON document has all of it."""
+    lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
+    return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)
 
 
 def _run(run: Path) -> Path:

@@ -1,0 +1,93 @@
+"""The process in which a recipe's code runs while it is checked: it may hang or die without taking anything along.
+
+Reads one JSON request from standard input and writes one JSON object a line to what was standard output:
+{"loaded"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "state", "reason", "seconds"}, {"measured"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from sparring.checks import CHECKS
+from sparring.checks.given import read_given
+from sparring.checks.registry import Check
+from sparring.checks.subject import Subject, UndecidedError
+from sparring.checks.watch import Watch
+from sparring.config import load_config
+from sparring.errors import SparringError
+from sparring.findings import Finding
+from sparring.types import Json
+
+
+def main() -> None:
+    """Run by `sparring.checks.run`."""
+    request = json.loads(sys.stdin.readline())
+    # What user code prints must not get between our lines.
+    with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
+        os.dup2(2, 1)
+        sys.path.insert(0, "")
+        asyncio.run(_main(request, out))
+        out.flush()
+        # Threads that user code left behind must not hold the process.
+        os._exit(0)
+
+
+async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
+    def tell(**line: Json) -> None:
+        out.write(json.dumps(line) + "\n")
+
+    try:
+        subject = load(request)
+    except SparringError as error:
+        tell(refused=str(error), kind=type(error).__name__)
+        return
+    tell(loaded=True)
+    for name in request["rules"]:
+        tell(begin=name)
+        tell(end=name, **await ask(CHECKS[name], subject))
+    tell(measured=await subject.measured())
+
+
+def load(request: Mapping[str, Any]) -> Subject:
+    """The subject of a request. Raises what loading raises."""
+    recipe = Path(request["recipe"])
+    config = load_config(recipe, request["overrides"])
+    watch = Watch(Path(request["note"]), seconds=request["call_seconds"])
+    given = read_given(**request["given"])
+    return Subject(config, recipe, given=given, watch=watch)
+
+
+async def ask(check: Check, subject: Subject) -> dict[str, Json]:
+    """How one rule ended, as the fields of an `end` line."""
+    began = time.monotonic()
+    found: Sequence[Finding] = ()
+    state, reason = "decided", None
+    try:
+        lacking = next(filter(None, map(subject.lacks, check.needs)), None)
+        if lacking is None:
+            found = list(await check.rule(subject))
+        else:
+            state, reason = "skipped", lacking
+    except UndecidedError as error:
+        state, reason = "undecided", str(error)
+    except Exception as error:  # noqa: BLE001 - a rule that fails is told like one that could not decide
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        state, reason = "undecided", f"{error!r} at {place.filename}:{place.lineno}"
+    return {
+        "findings": [finding.as_json() for finding in found],
+        "state": state,
+        "reason": reason,
+        "seconds": time.monotonic() - began,
+    }
+
+
+if __name__ == "__main__":
+    main()
