@@ -203,7 +203,8 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
     """Parts with many different texts whose words are in nothing that the policy sees."""
     everywhere = " ".join(evidence.values())
     for name, values in golds.labels().items():
-        texts = {value for value in values if isinstance(value, str)}
+        # Numbers, also those in a text, may have been computed.
+        texts = {value for value in values if isinstance(value, str) and not re.fullmatch(r"[\s$€£%\d.,+-]*", value)}
         if len(texts) < len(set(map(canonical, values))) or not texts:
             continue
         is_label = len(texts) <= max(MANY_LABELS, RARE * len(values))
