@@ -310,7 +310,7 @@ async def rows(subject: Subject) -> Iterable[Finding]:
     return [
         Finding(
             rule="data.rows",
-            severity=Severity.ERROR if why.startswith(("a placeholder", "the prompt", "a cell of JSON")) else Severity.WARNING,
+            severity=Severity.ERROR if why.startswith(("a placeholder", "the prompt is blank", "a cell")) else Severity.WARNING,
             symptom=f"{why[0].upper()}{why[1:]} in {len(found)} of {len(everything)} tasks: rows "
             f"{', '.join(f'{one.row} of {one.split}' for one, _ in found[:NUM_SHOWN])}.",
             evidence={"tasks": [{**one.shown, "odd": what} for one, what in found[:NUM_SHOWN]]},

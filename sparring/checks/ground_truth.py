@@ -29,7 +29,7 @@ FEWEST = 8
 LEAK, SURE_LEAK = 0.2, 0.9
 """How much more often than chance a prompt names its own answer: from the first on it is told, from the second on sure."""
 PROMPT_SECONDS = 3.0
-MANY_LABELS = 12
+MANY_LABELS, MANY_LISTED = 12, 50
 UNBALANCED, CONSTANT = 0.6, 0.9
 """Share of the tasks that one answer is right for: from the first on told, from the second on an error."""
 RARE = 0.2
@@ -241,7 +241,7 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
     through the tool loop, are given. Draw tasks by answer, or judge success by class.
     """
     golds = await golds_of(subject)
-    if golds is None:
+    if golds is None or not golds.by_task:
         return []
     said = [canonical(dict(gold.parts)) if gold.parts else text_of(gold.answer) for gold in golds.by_task.values()]
     best, count = most_frequent(said)
@@ -370,15 +370,14 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
 
 
 def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: str) -> list[Finding]:
-    """Values that a list of the allowed ones in the prompt does not have."""
+    """Rare values that the prompt does not know, where a sentence of it lists the others."""
     counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
-    if not 2 <= len(counts) <= max(MANY_LABELS, RARE * len(cells)):
+    listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
+    if len(listed) < 2:
         return []
-    listed = _listed(name, set(counts), prompt)
-    folded = {value.casefold() for value in listed}
-    outside = [(one, value) for one, value in cells if isinstance(value, str) and not _is_empty(value)
-               and value.casefold() not in folded]  # fmt: skip
-    if not listed or not outside:
+    unknown = {value for value in counts if not _stands_in(value, prompt)}
+    outside = [(one, value) for one, value in cells if isinstance(value, str) and value in unknown]
+    if not outside or len(outside) > RARE * len(cells) + 1:
         return []
     return [
         Finding(
@@ -392,23 +391,18 @@ def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: s
     ]  # fmt: skip
 
 
-def _listed(name: str, values: set[str], prompt: str) -> set[str]:
-    """The list of allowed values in a prompt: of items apart by `,`, `|`, `/` or `or`, two of which are known values."""
-    folded = {value.casefold() for value in values}
-    best: set[str] = set()
-    for line in re.split(r"[\n.;]", prompt):
-        for run in re.findall(
-            r"[\w' -]+(?:\s*(?:,|\||/|\bor\b|\band\b)+\s*[\"'`]?[\w' -]+[\"'`]?)+", re.sub(r"[\"'`]", "", line)
-        ):
-            items = {item.strip() for item in re.split(r",|\||/|\bor\b|\band\b", run) if item.strip()}
-            known = {item for item in items if item.casefold() in folded}
-            # The first item may follow words of the sentence: `grade is one of red`.
-            first = {
-                value for value in values if any(item.casefold().endswith(f" {value.casefold()}") for item in items)
-            }
-            if len(known | first) >= 2 and len(known | first) > len(best):
-                best = {item for item in items if item.casefold() in folded or len(item.split()) <= 3} | first
-    return best if len({value for value in folded if value in {b.casefold() for b in best}}) >= 2 else set()
+def _listed(name: str, values: Iterable[str], prompt: str) -> set[str]:
+    """The values that one sentence lists: with the field's name in it, or `one of` and its like."""
+    word = f"{re.escape(name)}|" if name else ""
+    lists = [
+        sentence for sentence in re.split(r"\n|;|\.(?=\s|$)", prompt)
+        if re.search(rf"(?i)(?<!\w)(?:{word}one of|either|labels?|must be|allowed)(?!\w)", sentence)
+    ]  # fmt: skip
+    return max(({value for value in values if _stands_in(value, one)} for one in lists), key=len, default=set())
+
+
+def _stands_in(value: str, text: str) -> bool:
+    return bool(re.search(rf"(?i)(?<!\w){re.escape(value.strip())}(?!\w)", text))
 
 
 def _kind(value: Json) -> str:

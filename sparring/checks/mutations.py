@@ -121,8 +121,10 @@ def _rewritten(form: AnswerForm, right: Message, tags: Sequence[str]) -> Iterato
     yield said("in quotes", f'"{text}"', Kind.AROUND)
     yield said("blank lines around", f"\n\n  {text}  \n\n", Kind.AROUND)
     yield said("a very long text before", f"{'so ' * (NUM_PADDING // 3)}{text}", Kind.AROUND)
-    yield said("letters upper-cased", text.upper() if not form.tags else _in_tags(form, text, str.upper))
-    yield said("letters lower-cased", text.lower() if not form.tags else _in_tags(form, text, str.lower))
+    for case, change in (("upper", str.upper), ("lower", str.lower)):
+        changed = _in_tags(form, text, change) if form.tags else change(text)
+        if form.parts(answer(changed)) != form.parts(right):
+            yield said(f"letters {case}-cased", changed)
     yield said(
         "inside a tool call that is text", f"<tool_call>{json.dumps({'name': 'note', 'arguments': {'text': text}})}"
     )

@@ -289,10 +289,10 @@ async def tools(subject: Subject) -> Iterable[Finding]:
         }  # fmt: skip
         if hidden:
             learns = subject.config.warm_start is not None
-            is_needed = bool(called & set(hidden)) and not learns
+            weight = Severity.WARNING if learns else Severity.ERROR
             found.append(
                 Finding(
-                    rule="prompt.tools", severity=Severity.ERROR if is_needed else Severity.WARNING,
+                    rule="prompt.tools", severity=weight if called & set(hidden) else Severity.NOTE,
                     symptom=f"The prompt has to describe the tools (describe_tools = \"prompt\") and does not name "
                     f"{', '.join(hidden)}.",
                     evidence={"hidden": hidden, "called_by_the_expert": sorted(called & set(hidden)), "task": task.id},

@@ -94,14 +94,14 @@ class _Known:
         # What has a digit or a capital inside a sentence is likelier a name than a word is; the task's own text comes last.
         self.words = sorted(words, key=lambda word: not (any(map(str.isdigit, word)) or word.isupper()))
 
-    def argument(self, name: str, schema: Mapping[str, Json]) -> Json:
-        """A value of the schema's type: of that name where one is known."""
+    def argument(self, name: str, schema: Mapping[str, Json], tool: str) -> Json:
+        """A value of the schema's type: one called like the argument, or like the tool, where one is known."""
         for choice in schema.get("anyOf", ()):
-            return self.argument(name, choice)
+            return self.argument(name, choice, tool)
         if "enum" in schema:
             return self._rng.choice(schema["enum"])
         kind = schema.get("type")
-        known = self.named.get(name)
+        known = self.named.get(name, self.named.get(tool))
         if kind in ("integer", "number"):
             numbers = [word for word in [str(known), *self.words] if re.fullmatch(r"-?\d+(\.\d+)?", word)]
             value = float(numbers[0]) if numbers else 1.0
@@ -109,7 +109,7 @@ class _Known:
         if kind == "boolean":
             return True
         if kind == "array":
-            return [self.argument(name, schema.get("items", {"type": "string"}))]
+            return [self.argument(name, schema.get("items", {"type": "string"}), tool)]
         if kind == "object":
             return {}
         if isinstance(known, str):
@@ -135,7 +135,7 @@ def _calls(tools: Sequence[ToolSchema], known: _Known) -> Message:
     for tool in tools:
         parameters = tool["function"]["parameters"]
         required = parameters.get("required", ())
-        arguments = {name: known.argument(name, parameters["properties"][name]) for name in required}
+        arguments = {name: known.argument(name, parameters["properties"][name], tool=_name(tool)) for name in required}
         calls.extend(tool_call(_name(tool), **arguments)["tool_calls"])
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
