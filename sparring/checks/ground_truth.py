@@ -19,7 +19,6 @@ from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.prompt import prompt_of
 from sparring.checks.registry import check
 from sparring.checks.scripts import as_text, leaves
-from sparring.checks.similarity import normalized
 from sparring.checks.subject import EXPERT, Subject
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -35,6 +34,8 @@ UNBALANCED, CONSTANT = 0.6, 0.9
 RARE = 0.2
 """Share of the rows up to which another type or an empty cell is a mistake, not a kind of answer."""
 NUM_SHOWN = 5
+MANY_WORDS = 3
+"""A text of more words is written by the policy, not found."""
 _NULL_LIKE = {"", "nan", "null", "none", "n/a", "na", "-", "?", "unknown", "undefined", "tbd"}
 _LABEL_WORD = r"(?:answer|label|expected|solution|gold|target|correct|truth)"
 
@@ -95,7 +96,7 @@ def _told(name: str, known: Sequence[tuple[Gold, str]], subject: Subject) -> _To
     distinct = sorted({value for value in values if value})
     if len(known) < 4 or len(distinct) < 2:
         return None
-    prompts = [f" {normalized(prompt)} " for _, prompt in known]
+    prompts = [f" {_spoken(prompt)} " for _, prompt in known]
     rng = subject.rng(f"leak/{name}")
 
     def exceeds(place: int, value: str) -> bool:
@@ -136,8 +137,8 @@ def _is_input(gold: Gold, value: Json) -> bool:
 
 
 def _spoken(value: Json) -> str:
-    """A value as it would stand in a normalized prompt; "" for what cannot be looked for."""
-    return normalized(as_text(value)) if isinstance(value, str | int | float) else ""
+    """A value as words apart by single spaces, as it would stand in a prompt; "" for what cannot be looked for."""
+    return " ".join(re.findall(r"[^\W_]+", as_text(value).casefold())) if isinstance(value, str | int | float) else ""
 
 
 def _around(prompt: str, value: Json) -> str:
@@ -158,7 +159,9 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
         return []
     copied = {one.gold.task.id: one for one in await episodes_of(subject, "every tool")}
     evidence = {one.gold.task.id: _evidence(one, copied.get(one.gold.task.id)) for one in played}
-    return [*_undecided(golds, played, copied), *_said_nowhere(golds, played, evidence)]
+    found = [*_undecided(golds, played, copied)]
+    # Without tools the policy may be meant to know what is not said.
+    return [*found, *_said_nowhere(golds, played, evidence)] if subject.tools else found
 
 
 def _undecided(golds: Golds, played: Sequence[Episode], copied: Mapping[str, Episode]) -> Iterator[Finding]:
@@ -203,7 +206,7 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
     """Parts with many different texts whose words are in nothing that the policy sees."""
     everywhere = " ".join(evidence.values())
     for name, values in golds.labels().items():
-        # Numbers, also those in a text, may have been computed.
+        # Numbers, also those in a text, may have been computed: from other numbers.
         texts = {value for value in values if isinstance(value, str) and not re.fullmatch(r"[\s$€£%\d.,+-]*", value)}
         if len(texts) < len(set(map(canonical, values))) or not texts:
             continue
@@ -212,7 +215,7 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
         for one in played:
             value = _spoken((one.gold.parts or {}).get(name))
             said = everywhere if is_label else evidence[one.gold.task.id]
-            if value and not all(f" {word} " in said for word in value.split()):
+            if len(value.split()) <= MANY_WORDS and not all(f" {word} " in said for word in value.split()):
                 missing.append(one)
         if not missing or 2 * len(missing) < len(played):
             continue
@@ -229,8 +232,7 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
 
 def _evidence(one: Episode, copied: Episode | None) -> str:
     messages = [*one.trajectory.messages, *(() if copied is None else copied.trajectory.messages)]
-    said = " ".join(text_of(message) for message in messages if message.get("role") != "assistant")
-    return f" {normalized(re.sub(r'[_/.:-]', ' ', said))} {normalized(said)} "
+    return f" {_spoken(' '.join(text_of(message) for message in messages if message.get('role') != 'assistant'))} "
 
 
 @check("data.imbalance")
@@ -370,14 +372,14 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
 
 
 def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: str) -> list[Finding]:
-    """Rare values that the prompt does not know, where a sentence of it lists the others."""
+    """Values that the prompt does not know, where a sentence of it lists more of the others."""
     counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
     listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
     if len(listed) < 2:
         return []
     unknown = {value for value in counts if not _stands_in(value, prompt)}
     outside = [(one, value) for one, value in cells if isinstance(value, str) and value in unknown]
-    if not outside or len(outside) > RARE * len(cells) + 1:
+    if not outside or len(unknown) >= len(listed):
         return []
     return [
         Finding(

@@ -77,6 +77,8 @@ def _wrong(form: AnswerForm, parts: Mapping[str, Json], labels: Mapping[str, Seq
         last = list(parts)[-1]
         yield all_parts("one value another one", {last: _other(parts[last], labels.get(last, ()))})
         yield Mutation("a field left out", Kind.WRONG, form.message({name: parts[name] for name in list(parts)[:-1]}))
+    if form.is_json:
+        yield Mutation("no field at all", Kind.WRONG, form.message({}))
     texts = {name: value for name, value in parts.items() if isinstance(value, str)}
     numbers = {name: v for name, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     if texts:

@@ -22,6 +22,11 @@ from sparring.types import Json, Message, Task
 EXAMPLE_CHARS = 4_000
 """What is longer is an input and no example of an answer."""
 _PLACEHOLDER = re.compile(r"<[^<>\n]{1,60}>|\.\.\.|…")
+_NO_NAMES = re.compile(
+    "right|correct|first|second|next|last|following|same|appropriate|given|relevant|one|it|them|each|tools?|functions?|proper|"
+    "other|only|best|matching|this|that|any|every"
+)
+"""Words before `tool` and after `call` that name none."""
 _CALL_WORDS = r"(?:[Cc]all|[Cc]alling|[Uu]se|[Uu]sing|[Rr]un|[Ii]nvoke|[Tt]ool|[Ff]unction|[Aa]sk)"
 
 
@@ -465,6 +470,13 @@ def _named_tools(prompt: str, known: set[str]) -> Iterator[tuple[str, str]]:
             yield name, "in the text"
     for name in re.findall(rf"\b{_CALL_WORDS}(?: the)?(?: tool| function)? `(\w+)`", prompt):
         if name not in known:
+            yield name, "in the text"
+
+    for name in [
+        *re.findall(r"\bthe (\w+) (?:tool|function)\b", prompt),
+        *re.findall(r"\b[Cc]all (\w+) with\b", prompt),
+    ]:
+        if name not in known and not _NO_NAMES.fullmatch(name):
             yield name, "in the text"
 
 

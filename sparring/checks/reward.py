@@ -336,15 +336,34 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     """Right answers are changed in some sixty ways (tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
     labels, values nearly right, ...), and the reward pays for none that the scorer rejects.
 
-    Every change in the evidence is one that a policy can find. Read the last message, once, in the form that the prompt asks
+    None earns more than the right answer either, as where length is paid. Every change in the evidence is one that a policy can
+    find. Read the last message, once, in the form that the prompt asks
     for, and compare whole values. The other way round, a right answer that only the scorer pays for, is a warning.
     """
     changed = await _mutated(subject)
-    if subject.scorer is None:
-        over = [one for one in changed if one.mutation.kind is Kind.WRONG and is_overpaid(subject, one.episode)]
-    else:
-        over = [one for one in changed if is_overpaid(subject, one.episode)]
+    earned = await _rewards(subject, EXPERT)
+    over = [
+        one for one in changed
+        if is_overpaid(subject, one.episode) and (subject.scorer is not None or one.mutation.kind is Kind.WRONG)
+    ]  # fmt: skip
+    more = [
+        one for one in changed
+        if one not in over and one.episode.reward is not None
+        and one.episode.reward > earned.get(one.episode.gold.task.id, one.episode.reward) + 1e-6
+    ]  # fmt: skip
     found = []
+    if more:
+        first = more[0].episode
+        found.append(
+            Finding(
+                rule="reward.mutations", severity=Severity.ERROR,
+                symptom=f"Changed answers earn more than the right one ({first.reward:g} against "
+                f"{earned[first.gold.task.id]:g}): {_names(more)}.",
+                evidence={"changes": _each_once(more)},
+                change="Do not pay for length, repetition or form beyond what the right answer in its plain form earns.",
+                confirm="No changed answer earns more than the right one.",
+            )
+        )  # fmt: skip
     if over:
         found.append(
             Finding(
@@ -355,7 +374,6 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
                 confirm="None of these changes earns the success threshold.",
             )
         )  # fmt: skip
-    earned = await _rewards(subject, EXPERT)
     missed = [
         one for one in changed
         if one.episode.score is not None and one.episode.score >= 1.0
