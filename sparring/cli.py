@@ -197,7 +197,7 @@ def check(
     else:
         _show_findings(report)
     if report.errors:
-        raise typer.Exit(GateError.exit_code)
+        raise GateError(f"{len(report.errors)} of the findings on {report.recipe} are errors; mend what they name first.")
 
 
 @app.command("eval")

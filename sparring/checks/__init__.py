@@ -1,6 +1,7 @@
 """What is wrong with a recipe, its environment, data, reward and budgets, found before anything is trained."""
 
-from sparring.checks import data, environment, ground_truth, policies, prompt, reward  # noqa: F401 - register their rules
+# Importing a family registers its rules.
+from sparring.checks import data, environment, ground_truth, policies, prompt, reward, tools  # noqa: F401
 from sparring.checks.registry import CHECKS, Check, check
 
 __all__ = ["CHECKS", "Check", "check"]

@@ -29,7 +29,7 @@ from sparring.types import Json
 TOTAL_SECONDS = 55.0
 """What a check without a model may take."""
 MODEL_SECONDS = 1800.0
-_LOAD_SECONDS = 30.0
+_LOAD_SECONDS = 45.0
 """What importing and loading may take, model apart."""
 _MAX_PROCESSES = 8
 
@@ -63,7 +63,7 @@ def check_recipe(
     total = seconds or (MODEL_SECONDS if options.model else TOTAL_SECONDS)
     began = time.monotonic()
     with _private_folder() as folder:
-        run = _Run(recipe.resolve(), options, folder, deadline=began + total, on_rule=on_rule)
+        run = _Run(recipe.resolve(), options, folder, seconds=total, on_rule=on_rule)
         run.play(rules)
     findings = [*run.findings, *_undecided(run.checked)]
     return CheckReport.of(str(recipe), findings, run.checked, seconds=time.monotonic() - began, measured=run.measured)
@@ -116,12 +116,13 @@ class _Stopped(Exception):
 class _Run:
     """Asks rule after rule, in as many processes as it takes."""
 
-    def __init__(self, recipe: Path, options: Options, folder: Path, *, deadline: float, on_rule: OnRule) -> None:
+    def __init__(self, recipe: Path, options: Options, folder: Path, *, seconds: float, on_rule: OnRule) -> None:
         self.findings: list[Finding] = []
         self.checked: list[Checked] = []
         self.measured: Mapping[str, Json] = {}
         self._recipe, self._options, self._folder = recipe, options, folder
-        self._deadline, self._on_rule = deadline, on_rule
+        self._began, self._seconds, self._on_rule = time.monotonic(), seconds, on_rule
+        self._deadline = self._began + seconds
 
     def play(self, rules: Sequence[Check]) -> None:
         left = {one.name: one for one in rules}
@@ -150,12 +151,14 @@ class _Run:
                 error = SparringError.__new__(kind)
                 Exception.__init__(error, line["refused"])
                 raise error
+            slowness = line["slowness"]
+            self._deadline = max(self._deadline, self._began + self._seconds * slowness)
             while left:
                 name = worker.line(until=self._deadline)["begin"]
                 self._on_rule(name)
                 began = time.monotonic()
                 try:
-                    end = worker.line(until=min(self._deadline, began + left[name].seconds))
+                    end = worker.line(until=min(self._deadline, began + left[name].seconds * slowness))
                 except _Stopped as stopped:
                     took = time.monotonic() - began
                     self.checked.append(Checked(name=name, state="undecided", seconds=took, reason=stopped.reason))
@@ -176,6 +179,7 @@ class _Run:
             "rules": list(names),
             "note": str(self._folder / "call"),
             "call_seconds": CALL_SECONDS,
+            "began": time.time(),
             "model": options.model,
             "given": {
                 "production": None if options.production is None else str(options.production),

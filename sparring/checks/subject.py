@@ -63,6 +63,7 @@ class Subject:
         config: Config,
         recipe: Path,
         *,
+        overrides: Sequence[str] = (),
         given: Given | None = None,
         watch: Watch | None = None,
         parts: Parts | None = None,
@@ -72,20 +73,23 @@ class Subject:
         self.config = config
         self.recipe = recipe
         self.folder = recipe.parent
+        self.overrides = tuple(overrides)
         self.given = given or Given()
         self.watch = watch or Watch()
         self.parts = parts
+        self.shared: dict[str, Any] = {}
+        """What one rule saw and another may use, by name."""
         self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
         self._judged: dict[tuple[str, str, int], Trajectory] = {}
         self._make_environment: Callable[[], Environment] | None = None
         self.environment_class: type[Environment] | None = None
-        with self.watch.calling("importing the recipe's code"):
+        with self.watch.loading("importing the recipe's code"):
             if config.environment.target is not None and not config.agent.is_foreign:
                 self._make_environment, self.environment_class = environment_of(config, self.folder)
             section = config.reward
             self.reward: RewardFunction | None = self._judge(section.reward)
             self.scorer: Scorer | None = self._judge(section.scorer)
-        with self.watch.calling("loading the tasks"):
+        with self.watch.loading("loading the tasks"):
             self.tasks: Tasks = load_tasks(config, self.folder)
 
     def _judge(self, name: str | None) -> Any:

@@ -70,6 +70,13 @@ class Watch:
         finally:
             self._write("")
 
+    @contextmanager
+    def loading(self, what: str) -> Iterator[None]:
+        """A block that may take as long as it takes; whoever watches the process ends it."""
+        self._write(what)
+        yield
+        self._write("")
+
     def _too_long(self, what: str) -> InfrastructureError:
         waited = self.seconds
         # What hangs once mostly hangs again, and a check is short.

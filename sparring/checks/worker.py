@@ -1,7 +1,7 @@
 """The process in which a recipe's code runs while it is checked: it may hang or die without taking anything along.
 
 Reads one JSON request from standard input and writes one JSON object a line to what was standard output:
-{"loaded"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "state", "reason", "seconds"}, {"measured"}.
+{"loaded", "slowness"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "state", "reason", "seconds"}, {"measured"}.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     except SparringError as error:
         tell(refused=str(error), kind=type(error).__name__)
         return
-    tell(loaded=True)
+    # On a busy machine everything takes longer: deadlines grow with it.
+    slowness = min(10.0, max(1.0, (time.time() - request["began"]) / time.process_time()))
+    subject.watch.seconds *= slowness
+    tell(loaded=True, slowness=slowness)
     for name in request["rules"]:
         tell(begin=name)
         tell(end=name, **await ask(CHECKS[name], subject))
@@ -62,7 +65,7 @@ def load(request: Mapping[str, Any]) -> Subject:
     config = load_config(recipe, request["overrides"])
     watch = Watch(Path(request["note"]), seconds=request["call_seconds"])
     given = read_given(**request["given"])
-    return Subject(config, recipe, given=given, watch=watch)
+    return Subject(config, recipe, overrides=request["overrides"], given=given, watch=watch)
 
 
 async def ask(check: Check, subject: Subject) -> dict[str, Json]:
