@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+import tempfile
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -371,26 +373,34 @@ async def _elsewhere(
         ],
     }
     here = os.environ.get("PYTHONHASHSEED", "")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sparring.checks.twin", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={
-            **os.environ, "PYTHONHASHSEED": "4321" if here != "4321" else "1234",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(TWIN_SECONDS):
-            out, err = await process.communicate(json.dumps(request).encode() + b"\n")
-    except TimeoutError:
-        raise UndecidedError(f"another process had not played the episodes after {TWIN_SECONDS:g} s") from None
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-    if process.returncode != 0 or not out:
-        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        raise UndecidedError(f"another process could not play the episodes, and said: {last[0]}")
-    return json.loads(out.splitlines()[-1])
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "4321" if here != "4321" else "1234",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    with tempfile.TemporaryFile() as errors:
+        # Its own group: what it starts ends with it, and may hold its pipe open.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sparring.checks.twin", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=errors, env=environment, start_new_session=True, limit=1 << 26,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+        limit = TWIN_SECONDS * subject.patience
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            async with asyncio.timeout(limit):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            raise UndecidedError(f"another process had not played the episodes after {limit:g} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        if not line:
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+            raise UndecidedError(f"another process could not play the episodes, and said: {last[0]}")
+    return json.loads(line)
 
 
 def _difference_elsewhere(
@@ -480,8 +490,8 @@ async def _finished(subject: Subject, task: Task, policy: ScriptedPolicy) -> Non
 
 
 async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """An episode whose policy fails at its last turn."""
-    last = max(1, len((await subject.play(task, policy, judged=False)).turns) - 1)
+    """An episode whose policy fails half-way."""
+    last = len((await subject.play(task, policy, judged=False)).turns) // 2
 
     async def act(asked: Asked) -> Message:
         if asked.turn >= last:
@@ -493,8 +503,8 @@ async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None
 
 
 async def _timed_out(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """An episode that is cancelled while its policy thinks about its last turn."""
-    last = max(1, len((await subject.play(task, policy, judged=False)).turns) - 1)
+    """An episode that is cancelled while its policy thinks, half-way."""
+    last = len((await subject.play(task, policy, judged=False)).turns) // 2
     is_waiting = asyncio.Event()
 
     async def act(asked: Asked) -> Message:

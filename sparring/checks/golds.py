@@ -80,8 +80,7 @@ async def _find(subject: Subject) -> Golds | None:
             except UndecidedError as error:
                 failed[task.id] = str(error)
     else:
-        for task, message in zip(tasks.values(), await _paid(subject, list(tasks.values())), strict=False):
-            scripts[task.id] = (message,)
+        scripts = {name: (message,) for name, message in (await _paid(subject, list(tasks.values()))).items()}
     if not scripts and not failed:
         return None
     form = answer_form([script[-1] for script in scripts.values()]) if scripts else AnswerForm()
@@ -107,20 +106,17 @@ def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
     return script
 
 
-async def _paid(subject: Subject, tasks: Sequence[Task]) -> list[Message]:
-    """The answer to each task that its fields hold, written as the scorer wants it; none when there is no such way."""
+async def _paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
+    """By task id the answer that its fields hold, written as the scorer wants it; none when there is no such way."""
     first = tasks[0]
     prompt = "\n".join(text_of(message) for message in first.messages)
     tags = dict.fromkeys([*(tag for tag, _ in tagged(prompt)), *ANSWER_TAGS])
     names = list(first.fields)
     for index, message in enumerate(written_answers(first, names, list(tags))):
         if await is_paid(subject, as_trajectory(first, message)):
-            return [
-                list(written_answers(task, names, list(tags)))[index]
-                for task in tasks
-                if set(names) <= set(task.fields)
-            ]
-    return []
+            whole = [task for task in tasks if set(names) <= set(task.fields)]
+            return {task.id: list(written_answers(task, names, list(tags)))[index] for task in whole}
+    return {}
 
 
 async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:

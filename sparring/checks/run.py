@@ -203,7 +203,7 @@ class _Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sparring.checks.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors.open("wb"), start_new_session=True,
-            env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None

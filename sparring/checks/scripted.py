@@ -35,12 +35,14 @@ class ScriptedPolicy:
 
     name: str
     act: Act = field(compare=False)
+    script: Sequence[Message] | None = field(default=None, compare=False)
+    """What it says, where that is known beforehand."""
 
 
 def saying(name: str, script: Sequence[Message]) -> ScriptedPolicy:
     """The policy that says these messages in order, and nothing more after them."""
     silence: Message = {"role": "assistant", "content": ""}
-    return ScriptedPolicy(name, lambda asked: script[asked.turn] if asked.turn < len(script) else silence)
+    return ScriptedPolicy(name, lambda asked: script[asked.turn] if asked.turn < len(script) else silence, script)
 
 
 @final

@@ -54,7 +54,7 @@ def near_pairs(texts: Sequence[str], is_left: Sequence[bool]) -> list[Pair]:
     is left, only fillers may differ. Takes seconds for 10,000 texts.
     """
     template = _common_lines(texts)
-    own = ["\n".join(line for line in text.splitlines() if line not in template) for text in texts]
+    own = ["\n".join(line for line in text.splitlines() if _line_words(line) not in template) for text in texts]
     words = [_words(text) for text in own]
     shingles = [_shingles(tuple(one)) for one in words]
     counts = Counter(shingle for one in shingles for shingle in one)
@@ -112,10 +112,11 @@ def _names(text: str) -> set[str]:
     return names
 
 
-def _common_lines(texts: Sequence[str]) -> set[str]:
+def _common_lines(texts: Sequence[str]) -> set[tuple[str, ...]]:
+    """The words of the lines that many texts have."""
     if len(texts) < 4:
         return set()
-    counts = Counter(line for text in texts for line in set(text.splitlines()))
+    counts = Counter(line for text in texts for line in set(map(_line_words, text.splitlines())))
     return {line for line, count in counts.items() if count > COMMON_LINES * len(texts)}
 
 

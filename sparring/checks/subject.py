@@ -77,6 +77,8 @@ class Subject:
         self.given = given or Given()
         self.watch = watch or Watch()
         self.parts = parts
+        self.patience = 1.0
+        """What deadlines are multiplied by: more than 1 on a busy machine."""
         self.shared: dict[str, Any] = {}
         """What one rule saw and another may use, by name."""
         self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}

@@ -140,7 +140,7 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
     of its answer. A Python dictionary written with `str` looks like JSON and cannot be parsed. Return plain values.
     """
     found: dict[str, tuple[Severity, str, dict[str, Json]]] = {}
-    for task, call, said in await _all_answers(subject):
+    for task, call, said in await all_answers(subject):
         evidence: dict[str, Json] = {"task": task.id, "call": str(call), "answer": said[:300]}
         if "not JSON compliant" in said or "is not JSON serializable" in said:
             found.setdefault(call.tool, (Severity.ERROR, "returns a value that JSON cannot say", evidence))
@@ -190,7 +190,7 @@ async def _working(subject: Subject, task: Task, tool: Tool) -> Call | None:
     return None
 
 
-async def _all_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
+async def all_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
     """What tools were heard to say, in the expert's episodes and to likely calls."""
     if "answers" not in subject.shared:
         heard = []

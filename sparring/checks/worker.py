@@ -52,6 +52,7 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     # On a busy machine everything takes longer: deadlines grow with it.
     slowness = min(10.0, max(1.0, (time.time() - request["began"]) / time.process_time()))
     subject.watch.seconds *= slowness
+    subject.patience = slowness
     tell(loaded=True, slowness=slowness)
     for name in request["rules"]:
         tell(begin=name)
