@@ -350,12 +350,9 @@ def _dropped(chat: Chat, one: Episode, offered: Sequence[Mapping[str, Json]]) ->
                 "problem": f"a {message.get('role')} message of the prompt is not in what the model reads",
                 "message": clipped(words),
             }
-    for schema in offered:
-        if schema["function"]["name"] not in text:
-            yield {
-                "problem": f"the tool {schema['function']['name']} is not in what the model reads",
-                "tool": schema["function"]["name"],
-            }
+    if offered and chat.render(opening, offered) == chat.render(opening, ()):
+        names = [schema["function"]["name"] for schema in offered]
+        yield {"problem": f"the tools {', '.join(names)} are not in what the model reads", "tools": names}
 
 
 def _changed(

@@ -52,7 +52,7 @@ def test_a_dropped_system_message_is_found() -> None:
 
 def test_dropped_tools_are_found() -> None:
     (one,) = found(Forgetful(drops="tools"))
-    assert "the tool parcel is not in what the model reads" in one.symptom
+    assert "the tools parcel, zone are not in what the model reads" in one.symptom
 
 
 def test_a_call_that_is_not_read_back_is_found() -> None:

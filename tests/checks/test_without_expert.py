@@ -64,13 +64,14 @@ def found(subject: Subject, name: str) -> list[Finding]:
 
 
 def test_the_field_that_the_scorer_pays_for_is_the_right_answer(tmp_path: Path) -> None:
-    golds = asyncio.run(golds_of(recipe(tmp_path, rows())))
+    subject = recipe(tmp_path, rows())
+    golds = asyncio.run(golds_of(subject))
     assert golds is not None
     assert not golds.has_expert
     assert golds.form.tag == "answer"
     assert set(golds.labels()[""]) == {"high", "low"}
     assert golds.read == {("label",)}
-    assert len(golds.by_task) == len(golds.labels()[""]) == 32  # of 40, 4 are split off to validate and 4 held out
+    assert list(golds.by_task) == [task.id for task in subject.tasks.train]
 
 
 def test_without_any_known_answer_there_is_a_note_and_nothing_else_is_said(tmp_path: Path) -> None:
