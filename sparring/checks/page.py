@@ -74,7 +74,7 @@ def _article(finding: Finding) -> str:
 def _rows(checked: Iterable[Checked]) -> str:
     return "\n".join(
         f"<tr><td>{escape(one.name)}</td><td>{escape(CHECKS[one.name].meaning.partition(chr(10))[0])}</td>"
-        f'<td>{escape(one.state + (": " + one.reason if one.reason else ""))}</td>'
+        f"<td>{escape(one.state + (': ' + one.reason if one.reason else ''))}</td>"
         f'<td class="number">{one.seconds:.2f}</td></tr>'
         for one in checked
     )

@@ -32,7 +32,9 @@ def test_code_that_hangs_or_dies_is_named_and_the_other_rules_still_run(name: st
     report = check_recipe(HERE / "defects" / name, Options(families=("environment", "budgets")))
     assert says in report.errors[0].symptom
     assert report.errors[0].rule == "environment.plays"
-    assert {one.name for one in report.checked} == {one.name for one in selected(Options(families=("environment", "budgets")))}
+    assert {one.name for one in report.checked} == {
+        one.name for one in selected(Options(families=("environment", "budgets")))
+    }
 
 
 def test_a_clean_recipe_gives_exit_code_0_and_its_numbers_as_json() -> None:
