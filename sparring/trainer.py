@@ -18,8 +18,8 @@ from typing import Self, final
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.build import Parts, build, build_scheduler, demonstrations, load_curriculum
+from sparring.checks import gate
 from sparring.checks.report import CheckReport
-from sparring.checks.run import Options, check_parts, check_recipe
 from sparring.config import Config, load_config, untrainable
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
@@ -180,7 +180,7 @@ class MultiTurnRLTrainer:
             with self._console.phase("loading the model"):
                 self._parts = await self._build()
         if reports:
-            reports.append(await check_parts(self._parts, self.recipe, self._overrides))
+            reports.append(await gate.check_loaded(self._parts, self.recipe, self._overrides))
             assert self.folder is not None
             self.folder.record_checks([report.as_json() for report in reports])
             self._stop_on_errors(reports[-1])
@@ -202,9 +202,8 @@ class MultiTurnRLTrainer:
 
     async def _checked(self) -> CheckReport:
         """What can be seen without the model, before it is loaded. Raises GateError for errors."""
-        options = Options(overrides=self._overrides)
         with self._console.phase("checking the recipe"):
-            report = await asyncio.to_thread(check_recipe, self.recipe, options)
+            report = await asyncio.to_thread(gate.check_unloaded, self.recipe, self._overrides)
         self._stop_on_errors(report)
         return report
 

@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any, final
 
 from sparring import errors
-from sparring.build import Parts
 from sparring.checks import CHECKS
-from sparring.checks.asking import ask
 from sparring.checks.registry import Check
 from sparring.checks.report import Checked, CheckReport
-from sparring.checks.subject import Subject
 from sparring.checks.watch import CALL_SECONDS, read_note
 from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
@@ -68,22 +65,8 @@ def check_recipe(
     with _private_folder() as folder:
         run = _Run(recipe.resolve(), options, folder, seconds=total, on_rule=on_rule)
         run.play(rules)
-    findings = [*run.findings, *_undecided(run.checked)]
+    findings = [*run.findings, *undecided(run.checked)]
     return CheckReport.of(str(recipe), findings, run.checked, seconds=time.monotonic() - began, measured=run.measured)
-
-
-async def check_parts(parts: Parts, recipe: Path, overrides: Sequence[str]) -> CheckReport:
-    """What only the loaded model shows, without playing a baseline: the first validation of a run does that."""
-    began = time.monotonic()
-    subject = Subject(parts.config, recipe, overrides=overrides, parts=parts, plays_baseline=False)
-    findings: list[Finding] = []
-    checked: list[Checked] = []
-    for one in (one for one in CHECKS.values() if "model" in one.needs and "baseline" not in one.needs):
-        found, end = await ask(one, subject)
-        findings += found
-        checked.append(end)
-    findings += _undecided(checked)
-    return CheckReport.of(str(recipe), findings, checked, seconds=time.monotonic() - began)
 
 
 def selected(options: Options) -> list[Check]:
@@ -95,7 +78,7 @@ def selected(options: Options) -> list[Check]:
     return [one for one in CHECKS.values() if not options.families or one.family in options.families]
 
 
-def _undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
+def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
     """One finding for each reason why rules could not be decided."""
     by_reason: dict[str, list[str]] = {}
     for one in checked:
@@ -215,14 +198,15 @@ class _Worker:
         self._errors = folder / "stderr"
         temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
         # Its own group, so that what it starts ends with it; its own folder, so that what it leaves is seen and removed.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "sparring.checks.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors.open("wb"), start_new_session=True,
-            env={
-                **os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0",
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            },
-        )  # fmt: skip
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sparring.checks.worker"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                env={
+                    **os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0",
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+            )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -76,8 +76,10 @@ def test_findings_come_heaviest_first_and_the_page_says_all_of_them_without_mark
     assert [one.symptom for one in report.errors] == ["large <script>"]
 
     class Reader(HTMLParser):
-        tags: set[str] = set()
-        text = ""
+        def __init__(self) -> None:
+            super().__init__()
+            self.tags: set[str] = set()
+            self.text = ""
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
             self.tags.add(tag)
