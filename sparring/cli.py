@@ -123,6 +123,9 @@ def train(
         bool, typer.Option("--dry-run", help="Show every setting, check what can be checked, stop.")
     ] = False,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run instead of a RECIPE.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop when there is an error.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Train a recipe. Ctrl-C stops with a checkpoint; a second one stops at once."""
@@ -145,7 +148,7 @@ def train(
         raise untrainable(config, str(path))
     from sparring.trainer import MultiTurnRLTrainer
 
-    trainer = MultiTurnRLTrainer(path, overrides=changes, name=name, quiet=as_json)
+    trainer = MultiTurnRLTrainer(path, overrides=changes, name=name, check=check, quiet=as_json)
     if dry_run:
         trainer.train(dry_run=True)
         typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
@@ -197,7 +200,9 @@ def check(
     else:
         _show_findings(report)
     if report.errors:
-        raise GateError(f"{len(report.errors)} of the findings on {report.recipe} are errors; mend what they name first.")
+        raise GateError(
+            f"{len(report.errors)} of the findings on {report.recipe} are errors; mend what they name first."
+        )
 
 
 @app.command("eval")

@@ -205,7 +205,7 @@ def limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) -> li
     return found
 
 
-@check("budgets.cost", needs=("expert",))
+@check("budgets.cost", needs=("expert",), seconds=1800.0)
 async def cost(subject: Subject) -> Iterable[Finding]:
     """What the whole run will take, as a note: episodes, tokens, and with the model at hand time and memory.
 
@@ -221,7 +221,7 @@ async def cost(subject: Subject) -> Iterable[Finding]:
         "steps": config.schedule.max_steps, "episodes": episodes, "sampled_tokens": round(tokens),
         "sampled_tokens_at_most": most, "trained_sequence_tokens": episodes * size.episode, "counted": size.counted,
     }  # fmt: skip
-    if subject.parts is not None:
+    if subject.parts is not None and subject.plays_baseline:
         evidence |= await _measured_cost(subject, episodes, tokens)
     return [
         Finding(
@@ -237,14 +237,21 @@ async def cost(subject: Subject) -> Iterable[Finding]:
 
 async def _measured_cost(subject: Subject, episodes: int, tokens: float) -> dict[str, Json]:
     """Time from the rate of the baseline's sampling, memory from the weights; learning takes about as long as sampling."""
+    from sparring.checks.baseline import model_baseline
+
     parts = subject.parts
     assert parts is not None, "asked only with the model at hand"
-    baseline = await subject.baseline()
-    rate = sum(one.num_sampled_tokens for one in baseline.trajectories) / max(1e-9, baseline.seconds)
+    played = await model_baseline(subject)
+    rate = sum(one.num_sampled_tokens for one in played.trajectories) / max(1e-9, played.evaluation.seconds)
+    weights = sum(one.numel() * one.element_size() for one in parts.policy.module.parameters())
+    trained = parts.policy.num_trained
     return {
         "sampled_tokens_a_second": round(rate, 1),
         "hours": round(2 * tokens / max(rate, 1e-9) / 3600, 2),
-        "weights_bytes": parts.policy.num_bytes,
+        "weights_bytes": weights,
+        # Gradient and two moments in fp32.
+        "optimizer_bytes": 12 * trained,
+        "cached_tokens": subject.config.engine.kv_cache_tokens,
     }
 
 

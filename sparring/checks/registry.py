@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparring.checks.subject import Subject
 
 Need: TypeAlias = Literal[
-    "environment", "expert", "reward", "scorer", "model", "production", "schemas", "reference", "run"
+    "environment", "expert", "reward", "scorer", "model", "baseline", "production", "schemas", "reference", "run"
 ]
 """What a check cannot do without; `Subject.lacks` says why something is not there."""
 

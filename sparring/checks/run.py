@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any, final
 
 from sparring import errors
+from sparring.build import Parts
 from sparring.checks import CHECKS
+from sparring.checks.asking import ask
 from sparring.checks.registry import Check
 from sparring.checks.report import Checked, CheckReport
+from sparring.checks.subject import Subject
 from sparring.checks.watch import CALL_SECONDS, read_note
 from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
@@ -67,6 +70,20 @@ def check_recipe(
         run.play(rules)
     findings = [*run.findings, *_undecided(run.checked)]
     return CheckReport.of(str(recipe), findings, run.checked, seconds=time.monotonic() - began, measured=run.measured)
+
+
+async def check_parts(parts: Parts, recipe: Path, overrides: Sequence[str]) -> CheckReport:
+    """What only the loaded model shows, without playing a baseline: the first validation of a run does that."""
+    began = time.monotonic()
+    subject = Subject(parts.config, recipe, overrides=overrides, parts=parts, plays_baseline=False)
+    findings: list[Finding] = []
+    checked: list[Checked] = []
+    for one in (one for one in CHECKS.values() if "model" in one.needs and "baseline" not in one.needs):
+        found, end = await ask(one, subject)
+        findings += found
+        checked.append(end)
+    findings += _undecided(checked)
+    return CheckReport.of(str(recipe), findings, checked, seconds=time.monotonic() - began)
 
 
 def selected(options: Options) -> list[Check]:
@@ -166,9 +183,7 @@ class _Run:
                 finally:
                     del left[name]
                 self.findings += [Finding(**{**one, "severity": Severity(one["severity"])}) for one in end["findings"]]
-                self.checked.append(
-                    Checked(name=name, state=end["state"], seconds=end["seconds"], reason=end["reason"])
-                )
+                self.checked.append(Checked(**end["checked"]))
             self.measured = worker.line(until=self._deadline)["measured"]
 
     def _request(self, names: Sequence[str]) -> dict[str, Json]:
@@ -203,7 +218,10 @@ class _Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sparring.checks.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors.open("wb"), start_new_session=True,
-            env={**os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0",
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
         )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None

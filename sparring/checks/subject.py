@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import random
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,6 +70,7 @@ class Subject:
         given: Given | None = None,
         watch: Watch | None = None,
         parts: Parts | None = None,
+        plays_baseline: bool = True,
     ) -> None:
         """`parts` are the built objects where the model is at hand. Raises UsageError and DataError for what cannot be
         loaded."""
@@ -77,6 +81,7 @@ class Subject:
         self.given = given or Given()
         self.watch = watch or Watch()
         self.parts = parts
+        self.plays_baseline = plays_baseline
         self.patience = 1.0
         """What deadlines are multiplied by: more than 1 on a busy machine."""
         self.shared: dict[str, Any] = {}
@@ -136,6 +141,7 @@ class Subject:
             "reward": (self.reward, "the recipe names no reward.reward"),
             "scorer": (self.scorer, "the recipe names no reward.scorer"),
             "model": (self.parts, "needs the model: --model"),
+            "baseline": (self.plays_baseline or None, "the first validation of the run plays it"),
             "production": (self.given.production, "needs a sample of production logs: --production FILE"),
             "schemas": (self.given.schemas, "needs the production's tool schemas: --schemas FILE"),
             "reference": (self.given.reference, "needs a reference endpoint: --reference URL#MODEL"),
@@ -233,8 +239,22 @@ class Subject:
             "tasks": {split: len(getattr(self.tasks, split)) for split in ("train", "validation", "held_out")},
             "sampled_tasks": [task.id for task in self.sample],
             "tools": list(self.tools),
+            "files": self._files_read(),
             "episodes": len(self._played),
         }
+
+    def _files_read(self) -> dict[str, str]:
+        """Content hashes of the files that the environment was seen to read, Python's own and temporary ones apart."""
+        sightings = self.shared.get("sightings")
+        seen = {one.what for one in sightings.of("read")} if sightings is not None else set()
+        foreign = (sys.prefix, sys.base_prefix, tempfile.gettempdir(), "/proc", "/dev", "/sys", "/etc")
+        paths = [Path(name) for name in sorted(seen) if not name.startswith(foreign) and not name.endswith(".pyc")]
+        return {str(path): _sha256(path) for path in paths if path.is_file()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def transcript(messages: Sequence[Message]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The process in which a recipe's code runs while it is checked: it may hang or die without taking anything along.
 
 Reads one JSON request from standard input and writes one JSON object a line to what was standard output:
-{"loaded", "slowness"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "state", "reason", "seconds"}, {"measured"}.
+{"loaded", "slowness"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "checked"}, {"measured"}.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import json
 import os
 import sys
 import time
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from sparring.build import build
 from sparring.checks import CHECKS
+from sparring.checks.asking import ask
 from sparring.checks.given import read_given
-from sparring.checks.registry import Check
-from sparring.checks.subject import Subject, UndecidedError
+from sparring.checks.subject import Subject
 from sparring.checks.watch import Watch
 from sparring.config import load_config
 from sparring.errors import SparringError
-from sparring.findings import Finding
+from sparring.ledger import Ledger
 from sparring.types import Json
 
 
@@ -56,7 +57,8 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     tell(loaded=True, slowness=slowness)
     for name in request["rules"]:
         tell(begin=name)
-        tell(end=name, **await ask(CHECKS[name], subject))
+        found, checked = await ask(CHECKS[name], subject)
+        tell(end=name, findings=[finding.as_json() for finding in found], checked=asdict(checked))
     tell(measured=await subject.measured())
 
 
@@ -66,31 +68,8 @@ def load(request: Mapping[str, Any]) -> Subject:
     config = load_config(recipe, request["overrides"])
     watch = Watch(Path(request["note"]), seconds=request["call_seconds"])
     given = read_given(**request["given"])
-    return Subject(config, recipe, overrides=request["overrides"], given=given, watch=watch)
-
-
-async def ask(check: Check, subject: Subject) -> dict[str, Json]:
-    """How one rule ended, as the fields of an `end` line."""
-    began = time.monotonic()
-    found: Sequence[Finding] = ()
-    state, reason = "decided", None
-    try:
-        lacking = next(filter(None, map(subject.lacks, check.needs)), None)
-        if lacking is None:
-            found = list(await check.rule(subject))
-        else:
-            state, reason = "skipped", lacking
-    except UndecidedError as error:
-        state, reason = "undecided", str(error)
-    except Exception as error:  # noqa: BLE001 - a rule that fails is told like one that could not decide
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        state, reason = "undecided", f"{error!r} at {place.filename}:{place.lineno}"
-    return {
-        "findings": [finding.as_json() for finding in found],
-        "state": state,
-        "reason": reason,
-        "seconds": time.monotonic() - began,
-    }
+    parts = build(config, recipe.parent, Ledger()) if request["model"] else None
+    return Subject(config, recipe, overrides=request["overrides"], given=given, watch=watch, parts=parts)
 
 
 if __name__ == "__main__":

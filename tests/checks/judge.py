@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from sparring.checks import CHECKS
+from sparring.checks.asking import ask
 from sparring.checks.given import read_given
 from sparring.checks.subject import Subject
 from sparring.checks.watch import Watch
-from sparring.checks.worker import ask
 from sparring.config import load_config
 
 GIVEN = {"production": None, "schemas": None, "reference": (), "run": None}
