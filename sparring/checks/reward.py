@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import sparring
 from sparring.checks.answers import canonical, tagged, text_of
+from sparring.checks.baseline import model_baseline
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
 from sparring.checks.golds import Gold, Golds, golds_of, with_last
 from sparring.checks.mutations import Kind, Mutation, mutations
@@ -29,6 +30,8 @@ from sparring.types import Json, Message, Trajectory
 NUM_MUTATED = 6
 """Tasks whose right answers are changed in every way, where judging is quick."""
 MUTATION_SECONDS = 5.0
+BASELINE_SECONDS = 1800.0
+"""What the model may take to play its baseline."""
 HALF = 0.5
 """Share of what a right answer earns, from which an answer without any right value is overpaid."""
 MOSTLY_FLAT = 0.9
@@ -122,6 +125,18 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
             confirm="No episode of this check earns the threshold with a score below 1.",
         )
     ]  # fmt: skip
+
+
+@check("reward.baseline", needs=("model", "baseline", "reward"), seconds=BASELINE_SECONDS)
+async def baseline(subject: Subject) -> Iterable[Finding]:
+    """Over 100 episodes that the model itself plays, rewards differ, also within the groups of a task, and none is paid for
+    what the scorer rejects.
+
+    Groups whose rewards are all equal teach nothing: pay in parts for what is nearly right, choose tasks that the model
+    sometimes solves, or warm-start it. An overpaid episode shows what the model already does to please the reward.
+    """
+    played = await model_baseline(subject)
+    return baseline_findings(played.trajectories, subject.config.evaluation.success_threshold)
 
 
 def baseline_findings(trajectories: Sequence[Trajectory], threshold: float) -> list[Finding]:
