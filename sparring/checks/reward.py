@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import sparring
 from sparring.checks.answers import canonical, tagged, text_of
+from sparring.checks.baseline import model_baseline
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
 from sparring.checks.golds import Gold, Golds, golds_of, with_last
 from sparring.checks.mutations import Kind, Mutation, mutations
@@ -28,8 +30,12 @@ from sparring.types import Json, Message, Trajectory
 NUM_MUTATED = 6
 """Tasks whose right answers are changed in every way, where judging is quick."""
 MUTATION_SECONDS = 5.0
+BASELINE_SECONDS = 1800.0
+"""What the model may take to play its baseline."""
 HALF = 0.5
 """Share of what a right answer earns, from which an answer without any right value is overpaid."""
+MOSTLY_FLAT = 0.9
+"""Share of groups with equal rewards from which nearly nothing is learned."""
 NUM_SHOWN = 4
 _PACKAGE = Path(sparring.__file__).parent
 _OWN_JUDGES = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))
@@ -119,6 +125,68 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
             confirm="No episode of this check earns the threshold with a score below 1.",
         )
     ]  # fmt: skip
+
+
+@check("reward.baseline", needs=("model", "baseline", "reward"), seconds=BASELINE_SECONDS)
+async def baseline(subject: Subject) -> Iterable[Finding]:
+    """Over 100 episodes that the model itself plays, rewards differ, also within the groups of a task, and none is paid for
+    what the scorer rejects.
+
+    Groups whose rewards are all equal teach nothing: pay in parts for what is nearly right, choose tasks that the model
+    sometimes solves, or warm-start it. An overpaid episode shows what the model already does to please the reward.
+    """
+    played = await model_baseline(subject)
+    return baseline_findings(played.trajectories, subject.config.evaluation.success_threshold)
+
+
+def baseline_findings(trajectories: Sequence[Trajectory], threshold: float) -> list[Finding]:
+    """What a model's own judged episodes say of the reward: whether it takes more than one value, among all and within the
+    groups of a task, and whether it pays for what the scorer rejects. `threshold`: the reward that counts as success."""
+    rewarded = [(one, one.reward.total) for one in trajectories if one.reward is not None]
+    if len(rewarded) < 2:
+        return []
+    found = []
+    groups: dict[str, list[float]] = defaultdict(list)
+    for one, reward in rewarded:
+        groups[one.task.id].append(reward)
+    several = [group for group in groups.values() if len(group) > 1]
+    flat = [group for group in several if max(group) - min(group) < 1e-9]
+    values = {round(reward, 9) for _, reward in rewarded}
+    if len(values) == 1 or (several and len(flat) >= MOSTLY_FLAT * len(several)):
+        is_one = len(values) == 1
+        found.append(
+            Finding(
+                rule="reward.baseline", severity=Severity.ERROR if is_one else Severity.WARNING,
+                symptom=f"The reward is {rewarded[0][1]:g} for all {len(rewarded)} episodes of the model."
+                if is_one else f"In {len(flat)} of {len(several)} groups of the model's episodes all rewards are equal.",
+                evidence={
+                    "episodes": len(rewarded), "values": sorted(values)[:20], "groups": len(several), "flat_groups": len(flat),
+                    "said": [_said_by(one) for one, _ in rewarded[:NUM_SHOWN]],
+                },
+                change="Pay in parts for what is nearly right, choose tasks that the model sometimes solves, or warm-start it.",
+                confirm="The rewards of most groups differ.",
+            )
+        )  # fmt: skip
+    over = [
+        (one, reward) for one, reward in rewarded
+        if one.score is not None and reward >= threshold - 1e-9 and one.score < 1.0 and reward > one.score
+    ]  # fmt: skip
+    if over:
+        found.append(
+            Finding(
+                rule="reward.baseline", severity=Severity.ERROR,
+                symptom=f"{len(over)} of {len(rewarded)} episodes of the model earn {over[0][1]:g} while the scorer gives "
+                f"{over[0][0].score:g}.",
+                evidence={"episodes": [{**_said_by(one), "reward": r, "score": one.score} for one, r in over[:NUM_SHOWN]]},
+                change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+                confirm="No episode of the model earns the threshold with a score below 1.",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _said_by(trajectory: Trajectory) -> dict[str, Json]:
+    return {"task": trajectory.task.id, "said": clipped(text_of(trajectory.messages[-1]))}
 
 
 @check("reward.order", needs=("reward",))
