@@ -171,9 +171,15 @@ def _undecided(golds: Golds, played: Sequence[Episode], copied: Mapping[str, Epi
         if one.gold.parts is not None and any(m.get("role") == "tool" for m in one.trajectory.messages):
             seen = [_seen(one), _seen(copied[one.gold.task.id]) if one.gold.task.id in copied else ""]
             groups["\n".join(seen)].append(one.gold)
+    said = {
+        one.gold.task.id: "\n".join(text_of(m) for m in one.trajectory.messages if m.get("role") == "tool")
+        for one in played
+    }
     for name in golds.labels():
         for group in groups.values():
-            distinct = {canonical((gold.parts or {}).get(name)): gold for gold in group}
+            # What a tool says word for word is known, also where it is passed on to the next tool.
+            untold = [gold for gold in group if not _is_told((gold.parts or {}).get(name), said[gold.task.id])]
+            distinct = {canonical((gold.parts or {}).get(name)): gold for gold in untold}
             if len(distinct) > 1:
                 first, second = list(distinct.values())[:2]
                 yield Finding(
@@ -186,6 +192,11 @@ def _undecided(golds: Golds, played: Sequence[Episode], copied: Mapping[str, Epi
                     confirm="Tasks with different answers look different.",
                 )  # fmt: skip
                 break
+
+
+def _is_told(value: Json, said: str) -> bool:
+    """Whether a text of an answer stands in what the tools said; a number may stand there by chance."""
+    return isinstance(value, str) and bool(value) and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", said) is not None
 
 
 def _seen(one: Episode) -> str:
