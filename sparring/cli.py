@@ -464,11 +464,11 @@ def _show_evaluations(
 
 def _show_findings(report: CheckReport) -> None:
     rows = [
-        [finding.severity.value, f"{finding.rule}: {finding.symptom}", _shown(finding.evidence), finding.change]
+        [finding.severity.value, f"{finding.rule}: {finding.symptom}\n{_shown(finding.evidence)}", finding.change]
         for finding in report.findings
     ]
     if rows:
-        Console().table(f"findings on {report.recipe}", ["severity", "what is wrong", "evidence", "change"], rows)
+        Console().table(f"findings on {report.recipe}", ["severity", "what is wrong, and the evidence", "change"], rows)
     for one in report.checked:
         if one.state == "skipped":
             _say(f"skipped: {one.name}, {one.reason}")

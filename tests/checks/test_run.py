@@ -51,7 +51,7 @@ def test_an_error_is_exit_code_5_and_the_page_is_written_all_the_same(tmp_path: 
     folder = str(HERE / "defects" / "too_few_turns")
     result = CliRunner().invoke(app, ["check", folder, "--only", "budgets", "--page", str(target)])
     assert result.exit_code == 5
-    assert "the expert needs 3 turns" in " ".join(result.stdout.split())
+    assert "budgets.max_turns: the expert" in " ".join(result.stdout.split())
     assert "the expert needs 3 turns, but max_turns is 2." in target.read_text("utf-8")
 
 
