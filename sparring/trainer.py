@@ -27,9 +27,12 @@ from sparring.build import (
     refuse_training,
     with_checkpoints,
 )
+from sparring.checks import gate
+from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
+from sparring.findings import Severity
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import Tracker
@@ -75,9 +78,13 @@ class MultiTurnRLTrainer:
         overrides: Sequence[str] = (),
         name: str | None = None,
         model_weights: str | Path | None = None,
+        check: bool = True,
         quiet: bool = False,
     ) -> None:
-        """Raises ConfigError with every problem of the recipe at once."""
+        """`check` looks for what is wrong with the recipe first, and trains nothing when it finds an error.
+
+        Raises ConfigError with every problem of the recipe at once.
+        """
         path = Path(recipe)
         self.recipe = path / "recipe.toml" if path.is_dir() else path
         self.config: Config = load_config(self.recipe, list(overrides))
@@ -85,6 +92,8 @@ class MultiTurnRLTrainer:
             raise untrainable(self.config, str(self.recipe))
         self.folder: RunFolder | None = None
         self._name = name or self.config.run.name
+        self._overrides = tuple(overrides)
+        self._checks = check
         self._model_weights = model_weights
         self._console = Console(quiet=quiet)
         self._parts: Parts | None = None
@@ -178,9 +187,15 @@ class MultiTurnRLTrainer:
         self._stop = asyncio.Event()
         if self._stop_requested.is_set():
             self._stop.set()
+        reports = [] if resume or not self._checks else [await self._checked()]
         if self._parts is None:
             with self._console.phase("loading the model"):
                 self._parts = await self._build()
+        if reports:
+            reports.append(await gate.check_loaded(self._parts, self.recipe, self._overrides))
+            assert self.folder is not None
+            self.folder.record_checks([report.as_json() for report in reports])
+            self._stop_on_errors(reports[-1])
         parts, folder = self._parts, self.folder
         assert folder is not None
         with folder.held_for_training():
@@ -196,6 +211,23 @@ class MultiTurnRLTrainer:
             folder.set_status(result.status, step=result.step)
         self._console.finished(result.run, result.status, result.step)
         return result
+
+    async def _checked(self) -> CheckReport:
+        """What can be seen without the model, before it is loaded. Raises GateError for errors."""
+        with self._console.phase("checking the recipe"):
+            report = await asyncio.to_thread(gate.check_unloaded, self.recipe, self._overrides)
+        self._stop_on_errors(report)
+        return report
+
+    def _stop_on_errors(self, report: CheckReport) -> None:
+        for finding in report.findings:
+            if finding.severity is not Severity.NOTE:
+                self._console.found(finding)
+        if report.errors:
+            raise GateError(
+                f"{len(report.errors)} of the findings on {report.recipe} are errors, so nothing was trained; `sparring check` "
+                "shows their evidence. Mend what they name, or train all the same with --no-check (check=False)."
+            )
 
     async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool) -> TrainResult:
         config, stop = self.config, self._stop

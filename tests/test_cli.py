@@ -45,7 +45,7 @@ def test_help_answers_without_importing_torch() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHASE.parents[1])
     assert out.stdout.splitlines()[-1] == "False False 0"
-    for command in ("init", "train", "eval", "serve", "export", "runs"):
+    for command in ("init", "check", "train", "eval", "serve", "export", "runs"):
         assert command in out.stdout
 
 
@@ -191,7 +191,7 @@ def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> N
     result = sparring("init", "shop", "--json")
     assert result.exit_code == 0, result.output
     names = {Path(name).name for name in json.loads(result.stdout)["files"]}
-    assert names == {"README.md", "environment.py", "recipe.toml", "tasks.jsonl"}
+    assert names == {"Containerfile", "README.md", "environment.py", "recipe.toml", "tasks.jsonl"}
     config = load_config(Path("shop/recipe.toml"))
     tasks = read_tasks(Path("shop") / str(config.data.train))
     splits = split_tasks(tasks, {"validation": 0.2, "held_out": 0.2}, seed=config.run.seed)

@@ -88,7 +88,7 @@ def json_fields(
     """A dense reward for answers like `<final_output>{"part":"B12"}</final_output>`.
 
     (1 - format_weight) times the share of `fields` that equal those of task.fields["answer"] (all of them when
-    `fields` is None), plus format_weight when the answer is one tag around a JSON object with just these fields.
+    `fields` is None), plus format_weight when the answer is one tag around a JSON object with just these fields, each once.
     Each is a component: the total is their sum.
     """
 
@@ -105,7 +105,7 @@ def json_fields(
 
 
 def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
-    """The object in the last tag of the answer (empty if none), and whether it is the only tag."""
+    """The object in the last tag of the answer (empty if none), and whether it is the only tag and says each key once."""
     if not messages or messages[-1].get("role") != "assistant":
         return {}, False
     text = str(messages[-1].get("content") or "")
@@ -113,13 +113,22 @@ def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, 
     body, closing, _ = rest.partition(f"</{tag}>")
     if not opening or not closing:
         return {}, False
+    num_repeated = 0
+
+    def last_of_each(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        nonlocal num_repeated
+        value = dict(pairs)
+        num_repeated += len(pairs) - len(value)
+        return value
+
     try:
-        value = json.loads(body)
+        value = json.loads(body, object_pairs_hook=last_of_each)
     except (ValueError, RecursionError):
         return {}, False
     if not isinstance(value, dict):
         return {}, False
-    return value, f"<{tag}>" not in before and text.count(f"</{tag}>") == 1
+    is_said_once = f"<{tag}>" not in before and text.count(f"</{tag}>") == 1
+    return value, is_said_once and num_repeated == 0
 
 
 def _same(left: Json, right: Json) -> bool:

@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparring.errors import ConfigProblem
+from sparring.findings import Finding
 from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
@@ -192,6 +193,10 @@ class Console:
         """What of the recipe works and is probably not meant."""
         for problem in problems:
             self._print(f"warning: {problem.key} {problem.message}")
+
+    def found(self, finding: Finding) -> None:
+        """A finding of the check before training, in a line."""
+        self._print(f"{finding.severity.value}: {finding.rule}: {finding.symptom} {finding.change}")
 
     def announced(self, text: str) -> None:
         """What a person must know for the run to go on; told also where progress is not."""

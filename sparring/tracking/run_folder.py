@@ -20,7 +20,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, final
@@ -98,6 +98,21 @@ class RunFolder:
                 "to load. Name a run that `sparring train` made."
             )
         return config
+
+    def record_checks(self, reports: Sequence[Mapping[str, Json]]) -> None:
+        """Keep what the check before training found: findings in findings.jsonl, the rest in the manifest, with the content
+        of files that the environment was seen to read."""
+        manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        manifest["checked"] = [
+            {key: value for key, value in report.items() if key not in ("findings", "recipe", "format")}
+            for report in reports
+        ]
+        for report in reports:
+            manifest["sha256"] |= report["measured"].get("files", {})
+        _write_json(self.path / MANIFEST, manifest)
+        with (self.path / "findings.jsonl").open("a", encoding="utf-8") as file:
+            for finding in (one for report in reports for one in report["findings"]):
+                file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
     @property
     def checkpoints(self) -> Path:
@@ -205,7 +220,9 @@ def manifest(config: Config, recipe: Path) -> dict[str, Json]:
         except importlib.metadata.PackageNotFoundError:
             continue
     data_files = [recipe.parent / file for keys in _files(config).values() for file in keys.values()]
-    files = [recipe, *_code_files(config, recipe), *_fixture_files(recipe), *data_files]
+    containers = [recipe.parent / name for name in ("Containerfile", "Dockerfile")]
+    code = [*_code_files(config, recipe), *_fixture_files(recipe)]
+    files = [recipe, *code, *data_files, *containers, *_option_files(config, recipe)]
     return {
         "format": 1,
         "created": time.time(),
@@ -278,6 +295,12 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
         section: {key: source for key, source in keys.items() if source is not None and ":" not in source}
         for section, keys in named.items()
     }
+
+
+def _option_files(config: Config, recipe: Path) -> list[Path]:
+    """Files that the environment is told of: fixtures, databases."""
+    texts = [value for value in config.environment.options.values() if isinstance(value, str) and value]
+    return [recipe.parent / text for text in texts if (recipe.parent / text).is_file()]
 
 
 def _code_files(config: Config, recipe: Path) -> list[Path]:

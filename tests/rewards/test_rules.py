@@ -109,6 +109,9 @@ def test_a_reward_that_raises_is_an_error_but_an_outage_stays_one() -> None:
         ('<final_output>{"part":"B12","count":2,"ok":true,"more":0}</final_output>', 0.9),
         # Two tags: the last one counts, without format term.
         ('<final_output>{}</final_output><final_output>{"part":"B12","count":2,"ok":true}</final_output>', 0.9),
+        # A key twice, here and in an inner object: the last one counts, without format term.
+        ('<final_output>{"part":"B13","part":"B12","count":2,"ok":true}</final_output>', 0.9),
+        ('<final_output>{"part":"B12","count":2,"ok":{"a":1,"a":2}}</final_output>', 0.6),
         ('<final_output>{"part":"B12"', 0.0),
         ("<final_output>[1]</final_output>", 0.0),
         ('{"part":"B12","count":2,"ok":true}', 0.0),

@@ -36,9 +36,9 @@ def total(task: Task) -> int:
 
 
 def said(trajectory: Trajectory) -> int | None:
-    """The total that the last message names."""
+    """The total that the last message names, if it says nothing else."""
     last = trajectory.messages[-1]
-    match = re.search(r"Total: (\d+)", str(last.get("content")))
+    match = re.fullmatch(r"\s*Total: (0|[1-9]\d*)\s*", str(last.get("content")), flags=re.ASCII)
     return int(match[1]) if last.get("role") == "assistant" and match else None
 
 

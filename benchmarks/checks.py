@@ -1,0 +1,111 @@
+"""How many planted defects `sparring check` finds, how often it accuses what is clean, and how long it takes.
+
+    python -m benchmarks.checks [--json FILE] [NAME ...]
+
+Planted by who wrote the checks: tests/checks/defects. Planted by somebody who had not seen them: tests/checks/blind, whose
+`acceptable_rules` say which findings name the defect. Every recipe is checked whole, as a user does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import report
+from sparring.checks.report import CheckReport
+from sparring.checks.run import Options, check_recipe
+from sparring.findings import Severity
+
+ROOT = Path(__file__).parents[1]
+PLANTED = ROOT / "tests" / "checks"
+RECIPES = ("recipes/quickstart", "recipes/pointer_chase", "sparring/templates/recipe")
+MOST_WARNINGS = 2
+MOST_SECONDS = 60.0
+
+
+def folders(kind: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Planted recipes of a kind (`defects`, `blind`) with what their defect.toml says."""
+    for path in sorted((PLANTED / kind).glob("*/defect.toml")):
+        yield path.parent, tomllib.loads(path.read_text("utf-8"))
+
+
+def checked(folder: Path, options: Mapping[str, str]) -> CheckReport:
+    """All rules that need no model; `options` name files beside the recipe."""
+    return check_recipe(folder, Options(**{key: folder / value for key, value in options.items()}))  # pyright: ignore[reportArgumentType]
+
+
+def names_it(report: CheckReport, defect: Mapping[str, Any]) -> str | None:
+    """The rule whose finding names the defect, if one does: an error or a warning of an acceptable rule."""
+    acceptable = defect.get("acceptable_rules") or [defect.get("rule")]
+    for finding in report.findings:
+        # What could not be decided is told once, with all rules that wait for it.
+        rules = {finding.rule, *finding.evidence.get("undecided", ())}
+        if finding.severity is not Severity.NOTE and rules & set(acceptable):
+            return finding.rule
+    return None
+
+
+def planted_rows(kind: str, only: Sequence[str]) -> list[dict[str, Any]]:
+    rows = []
+    for folder, defect in folders(kind):
+        if only and folder.name not in only:
+            continue
+        found = checked(folder, defect.get("options", {}))
+        named = names_it(found, defect)
+        rows.append({
+            "recipe": folder.name, "kind": kind, "found": named or "MISSED", "errors": found.count(Severity.ERROR),
+            "warnings": found.count(Severity.WARNING), "seconds": round(found.seconds, 1),
+        })  # fmt: skip
+        print(f"{kind}/{folder.name}: {rows[-1]['found']} in {found.seconds:.1f} s", file=sys.stderr)
+    return rows
+
+
+def clean_rows(only: Sequence[str]) -> list[dict[str, Any]]:
+    """Recipes that nothing is wrong with: those that we ship, the clean twins of the planted ones, and the domains."""
+    recipes = [ROOT / name for name in RECIPES] + sorted(path.parent for path in PLANTED.glob("clean/*/recipe.toml"))
+    recipes += sorted(path.parent for path in ROOT.glob("recipes/sop*/**/recipe.toml"))
+    rows = []
+    for folder in recipes:
+        if only and folder.name not in only:
+            continue
+        found = checked(folder, {})
+        is_clean = not found.errors and found.count(Severity.WARNING) <= MOST_WARNINGS
+        rows.append({
+            "recipe": folder.name, "kind": "clean", "found": "clean" if is_clean else "ACCUSED",
+            "errors": found.count(Severity.ERROR), "warnings": found.count(Severity.WARNING),
+            "seconds": round(found.seconds, 1),
+        })  # fmt: skip
+        print(f"clean/{folder.name}: {rows[-1]['found']} in {found.seconds:.1f} s", file=sys.stderr)
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these recipes")
+    parser.add_argument("--json", type=Path, help="write everything here")
+    arguments = parser.parse_args()
+    own, blind = (planted_rows(kind, arguments.names) for kind in ("defects", "blind"))
+    clean = clean_rows(arguments.names)
+    rows = [*own, *blind, *clean]
+    figures = {"false_alarms": float(sum(row["found"] == "ACCUSED" for row in clean))}
+    targets: dict[str, dict[str, float]] = {
+        "false_alarms": {"at_most": 0},
+        "slowest_seconds": {"at_most": MOST_SECONDS},
+    }
+    for name, planted in (("own", own), ("blind", blind)):
+        if planted:
+            figures[f"planted_{name}"] = float(len(planted))
+            figures[f"found_{name}_share"] = sum(row["found"] != "MISSED" for row in planted) / len(planted)
+            targets[f"found_{name}_share"] = {"at_least": 1.0}
+    figures["median_seconds"] = statistics.median(row["seconds"] for row in rows)
+    figures["slowest_seconds"] = max(row["seconds"] for row in rows)
+    return report("checks", rows, figures=figures, targets=targets, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,364 @@
+"""Is every task a task, once, in one split, with what its judges ask of it?"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from sparring.checks.answers import as_object, canonical, text_of
+from sparring.checks.episodes import clipped
+from sparring.checks.golds import golds_of
+from sparring.checks.registry import check
+from sparring.checks.similarity import near_pairs, normalized
+from sparring.checks.subject import Subject
+from sparring.data import read_tasks
+from sparring.environments.base import opened, reset
+from sparring.errors import SparringError
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+EVALUATED = ("validation", "held_out")
+SPLITS = ("train", *EVALUATED)
+MUCH_CONTAMINATION = 0.05
+"""Share of a split from which near copies of training tasks make it useless."""
+IDENTIFIES = 0.9
+"""Share of different prompts among the training tasks, from which a prompt alone tells a task; below, its world tells it."""
+MANY_DUPLICATES = 0.01
+RESET_SECONDS = 3.0
+NUM_SHOWN = 5
+_ROW_COLUMNS = re.compile(r"(?i)^(id|uid|uuid|index|idx|row|row_?id|number|split|source|file|name|.*_id)$")
+_MOJIBAKE = re.compile("�|Ã[\x80-\xbf©¨¤¶¼]|â€[™œ“”\x9d]|Â[\xa0°»«]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_UNFILLED = re.compile(r"\{\{?\s*([A-Za-z_]\w*)\s*\}\}?")
+_NO_VALUE = re.compile(
+    r"(?:[:=]\s*|\b(?:is|item|of|for) )(nan|NaN|None|<NA>|NULL|undefined|\[object Object\])(?=[\s.,;!?]|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A task and where it stands: its split, and its row from 1 in the file or list that it comes from."""
+
+    split: str
+    row: int
+    task: Task
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        return {
+            "split": self.split,
+            "row": self.row,
+            "task": self.task.id,
+            "prompt": clipped(prompt_text(self.task), 160),
+        }
+
+
+def placed(subject: Subject) -> list[Placed]:
+    """Every task of every split."""
+    rows: dict[str, dict[str, int]] = {}
+    for split in SPLITS:
+        source = str(getattr(subject.config.data, split) or subject.config.data.train)
+        if ":" not in source and source not in rows:
+            path = subject.folder / Path(source)
+            rows[source] = {task.id: row for row, task in enumerate(read_tasks(path), start=1)}
+        rows[split] = rows.get(source, {})
+    return [
+        Placed(split, rows[split].get(task.id, number), task)
+        for split in SPLITS
+        for number, task in enumerate(getattr(subject.tasks, split), start=1)
+    ]
+
+
+def prompt_text(task: Task) -> str:
+    """What the dataset says to the policy; the fields where the environment makes the prompt of them."""
+    return "\n".join(map(text_of, task.messages)) or canonical(dict(task.fields))
+
+
+@check("data.contamination", seconds=30)
+async def contamination(subject: Subject) -> Iterable[Finding]:
+    """No task of the validation or held-out split is also trained on, word for word or nearly.
+
+    Prompts are compared without case, punctuation and fillers, and by the words that only they have, so that the tasks of one
+    template that name different things are different. Split by what must not be known (customer, item, document), not by row.
+    """
+    everything = placed(subject)
+    train = [one for one in everything if one.split == "train"]
+    by_prompt = len({normalized(prompt_text(one.task)) for one in train}) >= IDENTIFIES * len(train)
+    known = {_identity(one.task, by_prompt): one for one in reversed(train)}
+    exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
+    left = []
+    for one in everything:
+        if one.split != "train":
+            twin = known.get(_identity(one.task, by_prompt))
+            if twin is not None:
+                exact[one.split].append((twin, one))
+            else:
+                left.append(one)
+    compared = [*train, *left]
+    golds = await golds_of(subject)
+    judged = set() if golds is None else {path[0] for path in golds.read}
+    near: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
+    for pair in near_pairs([prompt_text(one.task) for one in compared], [one.split == "train" for one in compared]):
+        twin, one = compared[pair.left], compared[pair.right]
+        names = judged if by_prompt else {name for name in twin.task.fields if not _ROW_COLUMNS.match(name)}
+        if all(canonical(twin.task.fields.get(name)) == canonical(one.task.fields.get(name)) for name in names):
+            near[one.split].append((twin, one))
+    sizes = Counter(one.split for one in everything)
+    return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
+
+
+def _contaminated(
+    pairs: Mapping[str, Sequence[tuple[Placed, Placed]]], sizes: Mapping[str, int], how: str
+) -> Iterator[Finding]:
+    for split, found in pairs.items():
+        is_exact = how == "the same as"
+        is_much = len(found) >= max(2, MUCH_CONTAMINATION * sizes[split])
+        yield Finding(
+            rule="data.contamination", severity=Severity.ERROR if is_exact or is_much else Severity.WARNING,
+            symptom=f"{len(found)} of the {sizes[split]} tasks of {split} are {how} tasks that are trained on "
+            f"(row {found[0][1].row} is row {found[0][0].row} of train).",
+            evidence={
+                "split": split, "tasks": len(found), "of": sizes[split],
+                "pairs": [{"train": twin.shown, split: one.shown} for twin, one in found[:NUM_SHOWN]],
+            },
+            change="Remove them from one of the splits; split by the entity that a task is about, before tasks are "
+            "made of it.",
+            confirm="No pair is left.",
+        )  # fmt: skip
+
+
+@check("data.duplicates")
+async def duplicates(subject: Subject) -> Iterable[Finding]:
+    """No task stands twice in a split, and no two tasks that look the same have different answers.
+
+    Repeated tasks weigh more in training, and make intervals of evaluation too narrow. Without tools, the same prompt with two
+    answers cannot be answered: one of both rows is wrong.
+    """
+    found = []
+    everything = placed(subject)
+    for split in SPLITS:
+        members = [one for one in everything if one.split == split]
+        by_key: dict[str, list[Placed]] = defaultdict(list)
+        for one in members:
+            by_key[_identity(one.task, by_prompt=False)].append(one)
+        repeated = [group for group in by_key.values() if len(group) > 1]
+        surplus = sum(len(group) - 1 for group in repeated)
+        if surplus and surplus >= MANY_DUPLICATES * len(members):
+            group = repeated[0]
+            found.append(
+                Finding(
+                    rule="data.duplicates", severity=Severity.WARNING,
+                    symptom=f"{surplus} of the {len(members)} tasks of {split} repeat another one: rows "
+                    f"{', '.join(str(one.row) for one in group[:NUM_SHOWN])} are the same.",
+                    evidence={"split": split, "repeated": surplus, "rows": [[o.row for o in g] for g in repeated[:NUM_SHOWN]],
+                        "task": group[0].shown},
+                    change="Keep one of each; to play tasks more often, raise schedule.max_epochs.",
+                    confirm="Every task of the split is another one.",
+                )
+            )  # fmt: skip
+    return [*found, *await _contradictions(subject, everything)]
+
+
+async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
+    golds = await golds_of(subject)
+    if golds is None or subject.tools:
+        return []
+    judged = sorted({path[0] for path in golds.read})
+    by_prompt: dict[str, dict[str, Placed]] = defaultdict(dict)
+    for one in everything:
+        said = canonical([one.task.fields.get(name) for name in judged])
+        by_prompt[normalized(prompt_text(one.task))].setdefault(said, one)
+    torn = [list(group.values()) for group in by_prompt.values() if len(group) > 1]
+    if not torn:
+        return []
+    first, second = torn[0][:2]
+    return [
+        Finding(
+            rule="data.duplicates", severity=Severity.ERROR,
+            symptom=f"{len(torn)} prompts have two answers: rows {first.row} of {first.split} and {second.row} of "
+            f"{second.split}.",
+            evidence={
+                "judged_by": judged,
+                "tasks": [{**o.shown, "fields": {name: o.task.fields.get(name) for name in judged}} for o in (first, second)],
+            },
+            change="Correct the wrong row, or put into the prompt what tells the tasks apart.",
+            confirm="Every prompt has one answer.",
+        )
+    ]  # fmt: skip
+
+
+def _identity(task: Task, by_prompt: bool) -> str:
+    """What two tasks that are the same have in common: the prompt, and where that does not tell tasks apart the "
+    "fields too."""
+    prompt = normalized(prompt_text(task))
+    if by_prompt:
+        return prompt
+    fields = {
+        name: value for name, value in task.fields.items() if not (_ROW_COLUMNS.match(name) and _is_scalar(value))
+    }
+    return f"{prompt}\n{canonical(fields)}"
+
+
+@check("data.columns", seconds=20)
+async def columns(subject: Subject) -> Iterable[Finding]:
+    """Every task has the fields that reset, tools, expert, reward and scorer ask of it.
+
+    What the judges read is seen while they judge a right answer. A task that lacks such a field fails, or is judged against
+    nothing. Fill the column in, or remove the row.
+    """
+    everything = placed(subject)
+    counts = Counter(name for one in everything for name in one.task.fields)
+    golds = await golds_of(subject)
+    read = set() if golds is None else {path[0] for path in golds.read}
+    missed = set() if golds is None else {path[0] for path in golds.missed if len(path) == 1}
+    found = []
+    for name in sorted(set(counts) | read):
+        without = [one for one in everything if name not in one.task.fields]
+        if not without or (counts[name] < len(everything) / 2 and name not in read):
+            continue
+        splits = Counter(one.split for one in without)
+        is_read = name in read
+        found.append(
+            Finding(
+                rule="data.columns", severity=Severity.ERROR if is_read else Severity.WARNING,
+                symptom=f"{len(without)} of {len(everything)} tasks lack the field {name!r}"
+                f"{', which the judges read' if is_read else ''}: rows "
+                f"{', '.join(f'{o.row} of {o.split}' for o in without[:3])}.",
+                evidence={"field": name, "lacking": dict(splits), "tasks": [one.shown for one in without[:NUM_SHOWN]]},
+                change=f"Give these rows a value for {name!r}, or remove them.",
+                confirm=f"Every task has {name!r}.",
+            )
+        )  # fmt: skip
+    for name in sorted(missed - set(counts)):
+        near = difflib.get_close_matches(name, list(counts), n=1)
+        found.append(
+            Finding(
+                rule="data.columns", severity=Severity.ERROR if near else Severity.WARNING,
+                symptom=f"The judges ask for the field {name!r}, which no task has"
+                f"{f'; there is {near[0]!r}' if near else ''}.",
+                evidence={"field": name, "fields": sorted(counts)},
+                change=f"Name the column {name!r}, or have the judges read the one that is there.",
+                confirm="The judges ask for nothing that is not there.",
+            )
+        )  # fmt: skip
+    return [*found, *await _unopened(subject, everything)]
+
+
+async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
+    """Tasks for which the world cannot be prepared; looks at all splits for some seconds, spread evenly."""
+    if subject.environment_class is None:
+        return []
+    began, failed, num = time.monotonic(), [], 0
+    step = max(1, len(everything) // 300)
+    for one in everything[::step]:
+        if time.monotonic() - began > RESET_SECONDS:
+            break
+        num += 1
+        try:
+            async with opened(subject.make_environment(), one.task) as environment:
+                await reset(environment, one.task)
+        except SparringError as error:
+            failed.append((one, error))
+    if not failed or len(failed) == num:
+        # Where none can be opened it is the environment, and its own rules say so.
+        return []
+    one, error = failed[0]
+    return [
+        Finding(
+            rule="data.columns", severity=Severity.ERROR,
+            symptom=f"The environment cannot be prepared for {len(failed)} of {num} tasks; row {one.row} of "
+            f"{one.split}: {error}",
+            evidence={"error": str(error), "fields": sorted(one.task.fields), "tasks": [o.shown for o, _ in failed[:NUM_SHOWN]]},
+            change="Give the rows what `reset` reads, or remove them.",
+            confirm="`reset` succeeds for every task.",
+        )
+    ]  # fmt: skip
+
+
+@check("data.rows")
+async def rows(subject: Subject) -> Iterable[Finding]:
+    """No row is torn or odd: cut off, unfilled, wrongly encoded, far longer or shorter than the others, of another type.
+
+    Such rows are what is left of a broken export. The evidence names file rows, counted from 1. (Rows that cannot be read at
+    all are refused before any check, with their line.)
+    """
+    everything = placed(subject)
+    names = {name for one in everything for name in one.task.fields}
+    texts = [prompt_text(one.task) for one in everything]
+    odd: dict[str, list[tuple[Placed, Json]]] = defaultdict(list)
+    for one, text in zip(everything, texts, strict=True):
+        unfilled = [name for name in _UNFILLED.findall(text) if name in names]
+        value = _NO_VALUE.search(text)
+        if unfilled:
+            odd["a placeholder was not filled in"].append((one, unfilled))
+        if value:
+            odd["an empty value was printed"].append((one, value[0]))
+        if _MOJIBAKE.search(text):
+            odd["characters were decoded wrongly"].append((one, _MOJIBAKE.search(text)[0]))  # type: ignore[index]
+        if not text.strip():
+            odd["the prompt is blank"].append((one, text))
+    for why, places in _odd_lengths(texts) + _odd_ends(texts):
+        if places:
+            odd[why] += [(everything[place], clipped(texts[place], 80)) for place in places]
+    for why, picked in _odd_cells(everything):
+        odd[why] += picked
+    return [
+        Finding(
+            rule="data.rows",
+            severity=Severity.ERROR if why.startswith(("a placeholder", "the prompt is blank", "a cell")) else Severity.WARNING,
+            symptom=f"{why[0].upper()}{why[1:]} in {len(found)} of {len(everything)} tasks: rows "
+            f"{', '.join(f'{one.row} of {one.split}' for one, _ in found[:NUM_SHOWN])}.",
+            evidence={"tasks": [{**one.shown, "odd": what} for one, what in found[:NUM_SHOWN]]},
+            change="Write these rows again, or remove them.",
+            confirm="The rows in the evidence read like the others.",
+        )
+        for why, found in odd.items()
+    ]  # fmt: skip
+
+
+def _odd_lengths(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    lengths = [len(text) for text in texts]
+    usual = median(lengths)
+    if len(texts) < 10:
+        return []
+    short = [place for place, length in enumerate(lengths) if length * 5 < usual and usual >= 40]
+    long = [place for place, length in enumerate(lengths) if length > 20 * max(usual, 40)]
+    return [("the prompt is far shorter than the others", short), ("the prompt is far longer than the others", long)]
+
+
+def _odd_ends(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Prompts that stop within a sentence where nearly all others do not."""
+    ends = [bool(re.search(r"[.?!:)\]}>\"'`]\s*$", text)) for text in texts]
+    cut = [place for place, end in enumerate(ends) if not end]
+    is_rare = len(texts) >= 20 and len(cut) <= 0.05 * len(texts)
+    return [("the prompt stops within a sentence", cut if is_rare else [])]
+
+
+def _odd_cells(everything: Sequence[Placed]) -> list[tuple[str, list[tuple[Placed, Json]]]]:
+    """Cells of another type than nearly all others of their column, and texts that hold broken JSON."""
+    cells: dict[str, list[tuple[Placed, Json]]] = defaultdict(list)
+    for one in everything:
+        for name, value in one.task.fields.items():
+            cells[name].append((one, value))
+    odd = []
+    for name, column in cells.items():
+        types = Counter(type(value).__name__ for _, value in column if value is not None)
+        rare = {kind for kind, count in types.items() if count <= 0.05 * len(column)}
+        if len(column) >= 20 and types.keys() - rare and not {"int", "float"} >= set(types):
+            odd.append(
+                (f"the cell of {name!r} has another type", [(o, v) for o, v in column if type(v).__name__ in rare])
+            )
+        texts = [(one, value) for one, value in column if isinstance(value, str) and value.lstrip()[:1] == "{"]
+        broken = [(one, clipped(value, 80)) for one, value in texts if as_object(value) is None]
+        if texts and len(broken) * 5 <= len(texts):
+            odd.append((f"a cell of JSON in {name!r} is broken", broken))
+    return [(why, found) for why, found in odd if found]
+
+
+def _is_scalar(value: Json) -> bool:
+    return value is None or isinstance(value, str | int | float)

@@ -1,0 +1,204 @@
+"""The episodes that the rules on policies and reward look at, played once for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from sparring.checks.answers import canonical, most_frequent, text_of
+from sparring.checks.golds import Gold, Golds, as_trajectory, golds_of, silence
+from sparring.checks.mutations import naming_all, other_parts
+from sparring.checks.scripted import Asked, ScriptedPolicy, saying
+from sparring.checks.scripts import at_once, busy, copying, guessing, never_answering
+from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.environments import answer
+from sparring.types import Json, Message, Task, Trajectory
+
+NUM_TASKS = 24
+"""Tasks that each policy plays, where they are quick."""
+SECONDS = 1.5
+"""After which a policy plays no further task; it plays FEWEST at least."""
+FEWEST = 4
+BUSY = 5
+"""How often a busy policy repeats its first calls."""
+
+POLICIES = (
+    EXPERT, "says nothing", "never answers", "empty answer", "most frequent answer", "random", "every tool",
+    "most frequent values", "every label", "wrong at once", "wrong", "busy", "busy and wrong",
+)  # fmt: skip
+"""Beside them `example` plays where the prompt shows one."""
+AT_ONCE = (
+    EXPERT, "says nothing", "empty answer", "most frequent answer", "most frequent values", "every label", "wrong at once",
+    "example",
+)  # fmt: skip
+"""Those that need no world to be judged (an expert without world answers at once)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """What one policy made of one task. Reward and score are None where the judge failed or there is none."""
+
+    policy: str
+    gold: Gold
+    trajectory: Trajectory
+    reward: float | None
+    score: float | None
+    failure: str | None
+    """Why it could not be judged."""
+    is_right: bool
+    """Whether its last message says what the right one says."""
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        """The evidence: short enough to read."""
+        last = self.trajectory.messages[-1]
+        said = text_of(last) if last.get("role") == "assistant" else "(no answer)"
+        return {
+            "task": self.gold.task.id, "policy": self.policy, "said": clipped(said),
+            "right": clipped(text_of(self.gold.answer) or canonical(dict(self.gold.parts or {}))),
+            "reward": self.reward, "score": self.score,
+        }  # fmt: skip
+
+
+_played: WeakKeyDictionary[Subject, dict[str, list[Episode]]] = WeakKeyDictionary()
+
+
+async def episodes_of(subject: Subject, name: str) -> list[Episode]:
+    """What the policy of that name plays, over the same tasks as the others; none where it makes no sense.
+
+    Raises UndecidedError when the world fails every time.
+    """
+    golds = await golds_of(subject)
+    if golds is None or not golds.by_task:
+        return []
+    known = _played.setdefault(subject, {})
+    if name not in known:
+        known[name] = await _play_all(subject, golds, name)
+    return known[name]
+
+
+async def all_episodes(subject: Subject) -> list[Episode]:
+    """Those of every policy. What the world failed over is left out."""
+    episodes: list[Episode] = []
+    for name in (*POLICIES, "example"):
+        try:
+            episodes += await episodes_of(subject, name)
+        except UndecidedError:
+            continue
+    return episodes
+
+
+async def _play_all(subject: Subject, golds: Golds, name: str) -> list[Episode]:
+    policy_of = _policies(subject, golds).get(name) if name != "example" else _example_policy(golds)
+    if policy_of is None or (subject.environment_class is None and name not in AT_ONCE):
+        return []
+    chosen = golds.sampled(subject)
+    chosen += [gold for gold in golds.by_task.values() if gold not in chosen][: NUM_TASKS - len(chosen)]
+    began, episodes, failures = time.monotonic(), [], []
+    for gold in chosen:
+        if len(episodes) >= FEWEST and time.monotonic() - began > SECONDS:
+            break
+        policy = policy_of(gold)
+        if policy is None:
+            continue
+        try:
+            trajectory = await _episode(subject, gold, policy)
+        except UndecidedError as error:
+            failures.append(str(error))
+            if len(failures) >= FEWEST:
+                break
+            continue
+        episodes.append(await judged(subject, golds, name, gold, trajectory))
+    if failures and not episodes:
+        raise UndecidedError(failures[0])
+    return episodes
+
+
+async def _episode(subject: Subject, gold: Gold, policy: ScriptedPolicy) -> Trajectory:
+    """Played in the world, or just said where the recipe's agent brings its own."""
+    if subject.environment_class is not None:
+        return await subject.play(gold.task, policy, judged=False)
+    said = policy.act(Asked(task=gold.task, messages=gold.task.messages, tools=(), turn=0))
+    assert isinstance(said, Mapping), "policies that answer at once are plain functions"
+    return as_trajectory(gold.task, said)
+
+
+async def judged(subject: Subject, golds: Golds, name: str, gold: Gold, trajectory: Trajectory) -> Episode:
+    """An episode with what reward and scorer say of it."""
+    reward, score, failure = None, None, None
+    try:
+        trajectory = await subject.judge(trajectory)
+        reward, score = trajectory.reward.total if trajectory.reward is not None else None, trajectory.score
+    except UndecidedError as error:
+        failure = str(error)
+    return Episode(
+        policy=name, gold=gold, trajectory=trajectory, reward=reward, score=score, failure=failure,
+        is_right=_is_right(golds, gold, trajectory),
+    )  # fmt: skip
+
+
+def _is_right(golds: Golds, gold: Gold, trajectory: Trajectory) -> bool:
+    last = next((m for m in reversed(trajectory.messages) if m.get("role") == "assistant"), silence())
+    if text_of(last).strip() == text_of(gold.answer).strip() and not gold.answer.get("tool_calls"):
+        return True
+    parts = golds.form.parts(last)
+    return parts is not None and gold.parts is not None and canonical(parts) == canonical(dict(gold.parts))
+
+
+def _policies(subject: Subject, golds: Golds) -> Mapping[str, Callable[[Gold], ScriptedPolicy | None]]:
+    form, labels, max_turns = golds.form, golds.labels(), subject.config.environment.max_turns
+    constant, _ = most_frequent([text_of(g.answer) or canonical(dict(g.parts or {})) for g in golds.by_task.values()])
+    usual = {name: most_frequent(values)[0] for name, values in labels.items()}
+
+    def everywhere(policy: ScriptedPolicy) -> Callable[[Gold], ScriptedPolicy]:
+        return lambda _: policy
+
+    def wrong(gold: Gold) -> tuple[Message, ...]:
+        return (*gold.script[:-1], form.message(other_parts(gold.parts or {}, labels)))
+
+    def constant_message(_: Task) -> Message:
+        same = (g for g in golds.by_task.values() if constant in (text_of(g.answer), canonical(dict(g.parts or {}))))
+        return next(same).answer
+
+    policies: dict[str, Callable[[Gold], ScriptedPolicy | None]] = {
+        EXPERT: lambda gold: saying(EXPERT, gold.script),
+        "says nothing": everywhere(at_once("says nothing", lambda _: silence())),
+        "most frequent answer": everywhere(at_once("most frequent answer", constant_message)),
+        "busy": lambda gold: _busy("busy", gold.script),
+    }
+    if subject.tools:
+        policies["never answers"] = everywhere(never_answering())
+    if labels:
+        blank = dict.fromkeys(labels, "")
+        policies |= {
+            "empty answer": everywhere(at_once("empty answer", lambda _: form.message(blank))),
+            "random": everywhere(guessing("random", form, labels, f"{subject.config.run.seed}")),
+            "every tool": everywhere(copying("every tool", form, labels, max_turns)),
+            "most frequent values": everywhere(at_once("most frequent values", lambda _: form.message(usual))),
+            "every label": everywhere(at_once("every label", lambda _: form.message(naming_all(usual, labels)))),
+            "wrong": lambda gold: saying("wrong", wrong(gold)) if gold.parts else None,
+            "wrong at once": lambda gold: saying("wrong at once", wrong(gold)[-1:]) if gold.parts else None,
+            "busy and wrong": lambda gold: _busy("busy and wrong", wrong(gold)) if gold.parts else None,
+        }
+    return policies
+
+
+def _busy(name: str, script: Sequence[Message]) -> ScriptedPolicy | None:
+    return busy(name, script, times=BUSY) if script[0].get("tool_calls") and len(script) > 1 else None
+
+
+def _example_policy(golds: Golds) -> Callable[[Gold], ScriptedPolicy | None] | None:
+    """Copies the example out of the prompt, where there is one in the form of the answers."""
+    from sparring.checks.prompt import example_in
+
+    def policy(gold: Gold) -> ScriptedPolicy | None:
+        example = example_in(gold.task.messages, golds)
+        return None if example is None else saying("example", (answer(example),))
+
+    return policy
+
+
+def clipped(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,95 @@
+"""Does the policy succeed sometimes? Reinforcement learning amplifies what happens; it creates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparring.checks.baseline import Played, model_baseline, reference_baseline
+from sparring.checks.budgets import limits_met
+from sparring.checks.registry import check
+from sparring.checks.subject import Subject
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+MINUTES = 30 * 60.0
+
+
+@check("foothold.baseline", needs=("model", "baseline"), seconds=MINUTES)
+async def baseline(subject: Subject) -> Iterable[Finding]:
+    """The model succeeds in some of 100 episodes before training, and not in all.
+
+    Success with its 95 % interval over tasks, sampled as in training. None at all is an error: nothing would be reinforced.
+    Make the task easier, or begin with demonstrations ([warm_start]); where the recipe has them this is a note, since the
+    first validation of the run judges what they left. Nearly all leaves nothing to learn.
+    """
+    played = await model_baseline(subject)
+    return foothold(played, subject)
+
+
+@check("foothold.limits", needs=("model", "baseline"), seconds=MINUTES)
+async def limits(subject: Subject) -> Iterable[Finding]:
+    """Of the baseline, under 5 % of turns end at the token cap, and under 10 % of episodes at the turn limit unanswered.
+
+    Measured as `budgets.at_limits` measures a stored run. Raise `sampling_max_tokens` for the first, `max_turns` for the
+    second.
+    """
+    played = await model_baseline(subject)
+    stops = [turn.stop_reason.value for one in played.trajectories for turn in one.turns]
+    found = limits_met(stops, [one.outcome.value for one in played.trajectories], "the baseline")
+    return [Finding(**{**one.as_json(), "severity": one.severity, "rule": "foothold.limits"}) for one in found]
+
+
+@check("foothold.reference", needs=("reference",), seconds=MINUTES)
+async def reference(subject: Subject) -> Iterable[Finding]:
+    """What a reference endpoint scores on the same tasks, as a note; a warning when it succeeds never.
+
+    A strong model that never succeeds says that the task, the tools or the scorer are wrong, and not that the model is too
+    small. Read its episodes before anything else.
+    """
+    found = []
+    for one in subject.given.reference:
+        played = await reference_baseline(subject, one)
+        found.append(
+            Finding(
+                rule="foothold.reference",
+                severity=Severity.NOTE if played.num_successes else Severity.WARNING,
+                symptom=f"{played.evaluation.name} succeeds in {played.num_successes} of {played.num_episodes} episodes.",
+                evidence=_numbers(played),
+                change="If it never succeeds, read what the scorer rejects; else nothing.",
+                confirm="Run `sparring check` with the same --reference again.",
+            )
+        )
+    return found
+
+
+def foothold(played: Played, subject: Subject) -> list[Finding]:
+    """What a model's baseline says about its chances."""
+    config, success = subject.config, played.evaluation.success
+    if played.num_successes:
+        is_done = success.low > 0.95
+        severity = Severity.WARNING if is_done else Severity.NOTE
+        change = "Choose harder tasks: groups that all succeed teach nothing." if is_done else "Nothing."
+    else:
+        begins = config.warm_start is not None or config.evaluation.allow_zero_baseline
+        severity = Severity.NOTE if begins else Severity.ERROR
+        change = "Make the task easier, or add a [warm_start] on demonstrations."
+    return [
+        Finding(
+            rule="foothold.baseline",
+            severity=severity,
+            symptom=f"the model succeeds in {played.num_successes} of {played.num_episodes} episodes "
+            f"({success.mean:.2f} [{success.low:.2f}, {success.high:.2f}]).",
+            evidence={**_numbers(played), "warm_start": config.warm_start is not None},
+            change=change,
+            confirm="The first validation of the run shows the same number.",
+        )
+    ]
+
+
+def _numbers(played: Played) -> dict[str, Json]:
+    success, score = played.evaluation.success, played.evaluation.score
+    return {
+        "success": [success.mean, success.low, success.high], "score": [score.mean, score.low, score.high],
+        "episodes": played.num_episodes, "tasks": len(played.evaluation.task_ids),
+        "seconds": round(played.evaluation.seconds, 1),
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""What a user gives beside the recipe: production logs, production schemas, reference endpoints, a stored run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparring.checks.subject import Given
+from sparring.errors import DataError
+from sparring.types import Json, ToolSchema
+
+_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+
+
+def read_given(*, production: str | None, schemas: str | None, reference: Sequence[str], run: str | None) -> Given:
+    """Read the files. Raises DataError naming what is wrong with one."""
+    return Given(
+        production=None if production is None else read_production(Path(production)),
+        schemas=None if schemas is None else read_schemas(Path(schemas)),
+        reference=tuple(reference),
+        run=None if run is None else Path(run),
+    )
+
+
+def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:
+    """Rows of a .jsonl sample: {"messages": [...]} a conversation, or {"tool", "arguments", "result"} a call; both may
+    have a "kind". Raises DataError naming the line."""
+    rows = []
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number} is not JSON ({error}); give one object a line.") from error
+        if not isinstance(row, dict) or not ("messages" in row or "tool" in row):
+            raise DataError(
+                f"{path}, line {number} is neither a conversation nor a call; give {{'messages': [...]}}, or "
+                "{'tool': ..., 'arguments': {...}, 'result': ...}."
+            )
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{path} holds no rows, so there is nothing to compare with; give one conversation a line.")
+    return tuple(rows)
+
+
+def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
+    """Tools by name, in the OpenAI shape, from a JSON file: a list of OpenAI tools, an MCP listing, or an OpenAPI document.
+
+    Raises DataError when it is none of them.
+    """
+    try:
+        content: Any = json.loads(_text(path))
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not JSON ({error}); give OpenAI tools, an MCP listing or OpenAPI as JSON."
+        ) from error
+    if isinstance(content, dict) and "paths" in content:
+        tools = list(_operations(content))
+    else:
+        while isinstance(content, dict) and ("result" in content or "tools" in content):
+            content = content.get("result", content.get("tools"))
+        tools = [tool for one in content if (tool := _tool(one))] if isinstance(content, list) else []
+    if not tools:
+        raise DataError(f"{path} names no tools; give a list of OpenAI tools, an MCP listing (tools/list), or OpenAPI.")
+    return {str(tool["function"]["name"]): tool for tool in tools}
+
+
+def calls_in(row: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:
+    """The calls of a row of production logs: tool, arguments, result as text where it is known."""
+    if "tool" in row:
+        yield str(row["tool"]), _arguments(row.get("arguments")), _result(row.get("result"))
+        return
+    messages = [one for one in row["messages"] if isinstance(one, Mapping)]
+    said = {one.get("tool_call_id"): _result(one.get("content")) for one in messages if one.get("role") == "tool"}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            function = call.get("function", {})
+            yield str(function.get("name")), _arguments(function.get("arguments")), said.get(call.get("id"))
+
+
+def _arguments(given: Json) -> Mapping[str, Json]:
+    try:
+        parsed = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, Mapping) else {}
+
+
+def _result(given: Json) -> str | None:
+    return given if given is None or isinstance(given, str) else json.dumps(given)
+
+
+def _tool(given: Json) -> ToolSchema | None:
+    """An OpenAI tool, or one of MCP (`inputSchema`) or Bedrock (`toolSpec`), in the OpenAI shape."""
+    if not isinstance(given, Mapping):
+        return None
+    spec = given.get("function", given.get("toolSpec", given))
+    schema = spec.get("parameters", spec.get("inputSchema", {}))
+    return (
+        None if "name" not in spec else _as_tool(spec["name"], spec.get("description", ""), schema.get("json", schema))
+    )
+
+
+def _operations(document: Mapping[str, Json]) -> Iterator[ToolSchema]:
+    """Each operation of an OpenAPI document as a tool; parameters and fields of the JSON body are its arguments."""
+    for path, item in document["paths"].items():
+        for method in (one for one in _METHODS if one in item):
+            operation = item[method]
+            properties, required = {}, []
+            for one in (*item.get("parameters", ()), *operation.get("parameters", ())):
+                parameter = _resolved(one, document)
+                properties[parameter["name"]] = _resolved(parameter.get("schema", {}), document)
+                required += [parameter["name"]] * bool(parameter.get("required"))
+            content = _resolved(operation.get("requestBody", {}), document).get("content", {})
+            body = _resolved(content.get("application/json", {}).get("schema", {}), document)
+            properties |= {name: _resolved(one, document) for name, one in body.get("properties", {}).items()}
+            name = operation.get("operationId", f"{method}_{path.strip('/').replace('/', '_')}")
+            schema = {"type": "object", "properties": properties, "required": [*required, *body.get("required", ())]}
+            yield _as_tool(name, operation.get("summary", ""), schema)
+
+
+def _resolved(one: Json, document: Mapping[str, Json]) -> Json:
+    """What a local `$ref` points to."""
+    seen = 0
+    while isinstance(one, Mapping) and "$ref" in one and seen < 20:
+        found: Any = document
+        for part in str(one["$ref"]).removeprefix("#/").split("/"):
+            found = found.get(part, {})
+        one, seen = found, seen + 1
+    return one
+
+
+def _as_tool(name: str, description: str, parameters: Json) -> ToolSchema:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}; give a UTF-8 file.") from error

@@ -1,0 +1,173 @@
+"""Right answers to the tasks under check: what the scripted expert says last, or what the scorer pays for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
+from sparring.checks.scripted import ScriptedPolicy, saying
+from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.environments import Environment, answer
+from sparring.plugins import call
+from sparring.types import Json, Message, Outcome, Sampling, StopReason, Task, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gold:
+    """One right episode: what the assistant says in it, and the parts of its answer (None when it is in no form)."""
+
+    task: Task
+    script: tuple[Message, ...]
+    parts: Mapping[str, Json] | None
+
+    @property
+    def answer(self) -> Message:
+        return self.script[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Golds:
+    """The right episodes of the training tasks that are looked at, by task id."""
+
+    by_task: Mapping[str, Gold]
+    form: AnswerForm
+    has_expert: bool
+    failed: Mapping[str, str]
+    """Why the expert failed, by task id."""
+    read: frozenset[tuple[str, ...]]
+    """What the judges read of the tasks' fields, as paths."""
+    missed: frozenset[tuple[str, ...]]
+    """What they asked for that a task does not have."""
+
+    def labels(self) -> dict[str, list[Json]]:
+        """The values of each part of the answers, one a task, in the tasks' order."""
+        known = [gold.parts for gold in self.by_task.values() if gold.parts is not None]
+        names = dict.fromkeys(name for parts in known for name in parts)
+        return {name: [parts[name] for parts in known if name in parts] for name in names}
+
+    def policy(self, task: Task) -> ScriptedPolicy:
+        return saying(EXPERT, self.by_task[task.id].script)
+
+    def sampled(self, subject: Subject) -> list[Gold]:
+        """Those of the tasks that are played."""
+        return [self.by_task[task.id] for task in subject.sample if task.id in self.by_task]
+
+
+_known: WeakKeyDictionary[Subject, Golds | None] = WeakKeyDictionary()
+
+
+async def golds_of(subject: Subject) -> Golds | None:
+    """Made once; None when there is neither an expert nor a field of the tasks that the scorer pays for."""
+    if subject not in _known:
+        _known[subject] = await _find(subject)
+    return _known[subject]
+
+
+async def _find(subject: Subject) -> Golds | None:
+    tasks = {task.id: task for task in (*subject.looked_at, *subject.sample)}
+    scripts: dict[str, tuple[Message, ...]] = {}
+    failed: dict[str, str] = {}
+    cls = subject.environment_class
+    has_expert = cls is not None and cls.demonstrate is not Environment.demonstrate
+    if has_expert:
+        for task in tasks.values():
+            try:
+                scripts[task.id] = _expert_script(subject, task)
+            except UndecidedError as error:
+                failed[task.id] = str(error)
+    else:
+        scripts = {name: (message,) for name, message in (await _paid(subject, list(tasks.values()))).items()}
+    if not scripts and not failed:
+        return None
+    form = answer_form([script[-1] for script in scripts.values()]) if scripts else AnswerForm()
+    by_task = {
+        task_id: Gold(task=tasks[task_id], script=script, parts=form.parts(script[-1]))
+        for task_id, script in scripts.items()
+    }
+    read, missed = await _reads(subject, list(by_task.values()))
+    return Golds(by_task=by_task, form=form, has_expert=has_expert, failed=failed, read=read, missed=missed)
+
+
+def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
+    """What the expert says, in order. Raises UndecidedError when it fails, or says nothing."""
+    environment = subject.make_environment(observed=False)
+    what = f"{type(environment).__name__}.demonstrate of task {task.id}"
+    try:
+        with subject.watch.calling(what):
+            script = tuple(environment.demonstrate(copy.deepcopy(task)))
+    except Exception as error:
+        raise UndecidedError(f"{what} failed: {error!r}") from error
+    if not script:
+        raise UndecidedError(f"{what} says nothing; return the assistant's messages.")
+    return script
+
+
+async def _paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
+    """By task id the answer that its fields hold, written as the scorer wants it; none when there is no such way."""
+    first = tasks[0]
+    prompt = "\n".join(text_of(message) for message in first.messages)
+    tags = dict.fromkeys([*(tag for tag, _ in tagged(prompt)), *ANSWER_TAGS])
+    names = list(first.fields)
+    for index, message in enumerate(written_answers(first, names, list(tags))):
+        if await is_paid(subject, as_trajectory(first, message)):
+            whole = [task for task in tasks if set(names) <= set(task.fields)]
+            return {task.id: list(written_answers(task, names, list(tags)))[index] for task in whole}
+    return {}
+
+
+async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
+    """Whether the scorer (or the reward, where there is none) gives all there is. A judge that fails gives nothing."""
+    try:
+        judged = await subject.judge(trajectory)
+    except UndecidedError:
+        return False
+    total = judged.score if subject.scorer is not None else judged.reward.total if judged.reward is not None else None
+    return total is not None and total >= 1.0
+
+
+async def _reads(
+    subject: Subject, golds: Sequence[Gold]
+) -> tuple[frozenset[tuple[str, ...]], frozenset[tuple[str, ...]]]:
+    read: set[tuple[str, ...]] = set()
+    missed: set[tuple[str, ...]] = set()
+    for gold in golds[:8]:
+        for judge in (subject.reward, subject.scorer):
+            if judge is not None:
+                fields = ReadFields(gold.task.fields)
+                # What it raises is the business of the rules on the reward.
+                with suppress(Exception):
+                    await call(judge, as_trajectory(replace(gold.task, fields=fields), gold.answer))
+                read |= fields.read
+                missed |= fields.missed
+    return frozenset(read), frozenset(missed)
+
+
+def as_trajectory(task: Task, *messages: Message) -> Trajectory:
+    """An episode in which the assistant said just this, without any world."""
+    return Trajectory(
+        id=f"written/{task.id}", task=task, attempt=0,
+        turns=tuple(_turn(index, message) for index, message in enumerate(messages)),
+        messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None, score=None,
+    )  # fmt: skip
+
+
+def with_last(trajectory: Trajectory, message: Message) -> Trajectory:
+    """The same episode with another last message."""
+    turns = (*trajectory.turns[:-1], replace(trajectory.turns[-1], message=message))
+    return replace(trajectory, turns=turns, messages=(*trajectory.messages[:-1], message), reward=None, score=None)
+
+
+def _turn(index: int, message: Message) -> Turn:
+    return Turn(
+        id=index, parent=index - 1 if index else None, branch_reason=None, prompt_ids=(), token_ids=(), sampled_logprobs=(),
+        versions=((0, 0),), fingerprint="written", stop_reason=StopReason.STOP, sampling=Sampling(), message=message,
+        num_computed_tokens=0, seconds=0.0,
+    )  # fmt: skip
+
+
+def silence() -> Message:
+    return answer("")

@@ -1,0 +1,216 @@
+"""Right answers changed in ways that models find: what a judge makes of each shows what it really reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sparring.checks.answers import ANSWER_TAGS, AnswerForm, canonical, text_of
+from sparring.environments import answer
+from sparring.types import Json, Message
+
+LOOK_ALIKES = str.maketrans("aeiopcxyABEHKMOPTX", "аеіорсхуАВЕНКМОРТХ")
+"""Latin letters and the Cyrillic ones that look the same."""
+NUM_PADDING = 20_000
+"""Characters of a very long answer."""
+
+
+class Kind(Enum):
+    """What a change does to a right answer."""
+
+    SAME = "the same answer, written in another way that its form allows"
+    AROUND = "the same answer with something around it"
+    FORM = "the right values, not in the form that was asked for"
+    WRONG = "other values, or several at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A changed answer."""
+
+    name: str
+    kind: Kind
+    message: Message
+
+
+def mutations(
+    form: AnswerForm, right: Message, labels: Mapping[str, Sequence[Json]], tags: Sequence[str] = ()
+) -> Iterator[Mutation]:
+    """Changes of one right answer; `labels` are the values that each part has over all tasks, `tags` further ones to swap in.
+
+    Every change differs from `right`. What does not apply to the form is left out.
+    """
+    seen = {_said(right)}
+    parts = form.parts(right)
+    sources = [_wrong(form, parts, labels)] if parts is not None else []
+    if form.tool is None:
+        sources.append(_rewritten(form, right, tags))
+        if parts is not None:
+            sources += [_json(form, parts), _several(form, right, parts, labels)]
+    for source in sources:
+        for mutation in source:
+            said = _said(mutation.message)
+            if said not in seen:
+                seen.add(said)
+                yield mutation
+
+
+def other_parts(parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
+    """Parts that are all wrong, each a value that is right for another task where there is one."""
+    return {name: _other(value, labels.get(name, ())) for name, value in parts.items()}
+
+
+def naming_all(parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
+    """Parts that each name every value there is."""
+    return {name: ", ".join(_distinct(labels.get(name, [value]))[:50]) for name, value in parts.items()}
+
+
+def _wrong(form: AnswerForm, parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]) -> Iterator[Mutation]:
+    def all_parts(name: str, change: Mapping[str, Json]) -> Mutation:
+        return Mutation(name, Kind.WRONG, form.message({**parts, **change}))
+
+    yield all_parts("every value another one", other_parts(parts, labels))
+    if len(parts) > 1:
+        last = list(parts)[-1]
+        yield all_parts("one value another one", {last: _other(parts[last], labels.get(last, ()))})
+        yield Mutation("a field left out", Kind.WRONG, form.message({name: parts[name] for name in list(parts)[:-1]}))
+    if form.is_json:
+        yield Mutation("no field at all", Kind.WRONG, form.message({}))
+    texts = {name: value for name, value in parts.items() if isinstance(value, str)}
+    numbers = {name: v for name, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if texts:
+        yield all_parts("a part of each text", {name: text[: max(1, len(text) // 2)] for name, text in texts.items()})
+        yield all_parts("text before each value", {name: f"un{text}" for name, text in texts.items()})
+        yield all_parts("text after each value", {name: f"{text}9" for name, text in texts.items()})
+        yield all_parts("each value denied", {name: f"not {text}" for name, text in texts.items()})
+        yield all_parts("look-alike letters", {name: text.translate(LOOK_ALIKES) for name, text in texts.items()})
+    if numbers:
+        yield all_parts("each number nearly right", {name: value + 1 for name, value in numbers.items()})
+        yield all_parts("text after each number", {name: f"{value}9" for name, value in numbers.items()})
+    if any(len(_distinct(labels.get(name, ()))) > 1 for name in parts):
+        yield all_parts("every label named", naming_all(parts, labels))
+    blank: dict[str, Json] = {"null": None, "''": "", "'unknown'": "unknown", "'N/A'": "N/A", "0": 0, "true": True}
+    if form.tool is None and not form.is_json:
+        blank = {"''": "", "'unknown'": "unknown", "'N/A'": "N/A"}
+    for shown, value in blank.items():
+        if all(canonical(value) != canonical(part) for part in parts.values()):
+            yield all_parts(f"{shown} for each value", dict.fromkeys(parts, value))
+
+
+def _rewritten(form: AnswerForm, right: Message, tags: Sequence[str]) -> Iterator[Mutation]:
+    """Changes of the text around the answer."""
+    text = text_of(right)
+
+    def said(name: str, changed: str, kind: Kind = Kind.FORM) -> Mutation:
+        return Mutation(name, kind, answer(changed))
+
+    for tag in form.tags:
+        yield said("the tag dropped", re.sub(rf"</?{re.escape(tag)}>", "", text))
+        yield said("the tag not closed", text.replace(f"</{tag}>", ""))
+        yield said("the tag not opened", text.replace(f"<{tag}>", ""))
+        yield said("the tag in capitals", text.replace(f"{tag}>", f"{tag.upper()}>"))
+        others = [*tags, *ANSWER_TAGS] if len(form.tags) == 1 else []
+        for other in dict.fromkeys(others):
+            if other != tag:
+                yield said(f"the tag <{other}>", text.replace(f"{tag}>", f"{other}>"))
+    yield said("text before", f"The answer is as follows. {text}", Kind.AROUND)
+    yield said("text after", f"{text} I hope that this helps.", Kind.AROUND)
+    yield said("in a code fence", f"```\n{text}\n```", Kind.AROUND)
+    yield said("said twice", f"{text}\n{text}", Kind.AROUND)
+    yield said("in quotes", f'"{text}"', Kind.AROUND)
+    yield said("blank lines around", f"\n\n  {text}  \n\n", Kind.AROUND)
+    yield said("a very long text before", f"{'so ' * (NUM_PADDING // 3)}{text}", Kind.AROUND)
+    for case, change in (("upper", str.upper), ("lower", str.lower)):
+        changed = _in_tags(form, text, change) if form.tags else change(text)
+        if form.parts(answer(changed)) != form.parts(right):
+            yield said(f"letters {case}-cased", changed)
+    yield said(
+        "inside a tool call that is text", f"<tool_call>{json.dumps({'name': 'note', 'arguments': {'text': text}})}"
+    )
+
+
+def _json(form: AnswerForm, parts: Mapping[str, Json]) -> Iterator[Mutation]:
+    """Changes of the object in the answer."""
+    if not form.is_json:
+        if form.tag is not None or form.before or form.after:
+            body = form.body(parts)
+            yield Mutation("spaces around the value", Kind.SAME, answer(form.text(f" {body} ")))
+        return
+    body = form.body(parts)
+
+    def said(name: str, changed: str, kind: Kind = Kind.FORM) -> Mutation:
+        return Mutation(name, kind, answer(form.text(changed)))
+
+    yield said("keys in another order", json.dumps(dict(reversed(list(parts.items()))), ensure_ascii=False), Kind.SAME)
+    yield said("JSON over several lines", json.dumps(dict(parts), indent=2, ensure_ascii=False), Kind.SAME)
+    yield said("the object in a code fence", f"```json\n{body}\n```")
+    yield said("the object not closed", body.rstrip().removesuffix("}"))
+    yield said("a comma after the last field", body.rstrip().removesuffix("}") + ",}")
+    yield said("single quotes", repr(dict(parts)))
+    yield said("the object in a list", f"[{body}]")
+    yield said("a field added", json.dumps({**parts, "note": "added"}, ensure_ascii=False))
+    first = next(iter(parts))
+    pair = f"{json.dumps(first)}: {json.dumps(parts[first], ensure_ascii=False)}, "
+    yield said("a key twice", body.replace("{", "{" + pair, 1))
+    lie = f"{json.dumps(first)}: {json.dumps(_other(parts[first], ()), ensure_ascii=False)}, "
+    yield said("a key twice, wrong first", body.replace("{", "{" + lie, 1), Kind.WRONG)
+    yield said(
+        "keys in capitals", json.dumps({name.upper(): value for name, value in parts.items()}, ensure_ascii=False)
+    )
+    yield said("values in lists", json.dumps({name: [value] for name, value in parts.items()}, ensure_ascii=False))
+    padded = {name: f" {value} " if isinstance(value, str) else value for name, value in parts.items()}
+    if padded != dict(parts):
+        yield said("values padded", json.dumps(padded, ensure_ascii=False))
+    as_texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in parts.items()}
+    if as_texts != dict(parts):
+        yield said("numbers as texts", json.dumps(as_texts, ensure_ascii=False))
+
+
+def _several(
+    form: AnswerForm, right: Message, parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]
+) -> Iterator[Mutation]:
+    """More than one answer at once."""
+    text, wrong = text_of(right), text_of(form.message(other_parts(parts, labels)))
+    yield Mutation("a wrong answer, then the right one", Kind.WRONG, answer(f"{wrong}\n{text}"))
+    yield Mutation("the right answer, then a wrong one", Kind.WRONG, answer(f"{text}\n{wrong}"))
+    yield Mutation("the right answer, taken back", Kind.WRONG, answer(f"{text}\nNo, that is wrong: {wrong}"))
+    if len(parts) == 1:
+        (name,) = parts
+        every = [form.message({name: value}) for value in _values(labels.get(name, ()))]
+        if len(every) > 1:
+            yield Mutation("an answer with each label", Kind.WRONG, answer("\n".join(map(text_of, every[:50]))))
+
+
+def _in_tags(form: AnswerForm, text: str, change: Callable[[str], str]) -> str:
+    """The text with what stands in its tags changed; JSON keys stay, values change."""
+    parts = form.parts(answer(text))
+    if parts is None:
+        return text
+    return text_of(form.message({name: change(v) if isinstance(v, str) else v for name, v in parts.items()}))
+
+
+def _other(value: Json, values: Sequence[Json]) -> Json:
+    """A wrong value of the same type."""
+    other = next((one for one in values if canonical(one) != canonical(value)), None)
+    if other is not None:
+        return other
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 7
+    return f"no {value}" if isinstance(value, str) else None if value is not None else "none"
+
+
+def _values(values: Sequence[Json]) -> list[Json]:
+    return list({canonical(value): value for value in values}.values())
+
+
+def _distinct(values: Sequence[Json]) -> list[str]:
+    return [value if isinstance(value, str) else json.dumps(value) for value in _values(values)]
+
+
+def _said(message: Message) -> str:
+    return json.dumps([message.get("content"), [c["function"] for c in message.get("tool_calls") or ()]], default=str)

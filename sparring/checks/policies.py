@@ -1,0 +1,294 @@
+"""Policies without a model, played through the real tool loop: an expert, and guesses and cheats that must not be paid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
+
+from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of
+from sparring.checks.golds import golds_of
+from sparring.checks.registry import check
+from sparring.checks.subject import EXPERT, Subject
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Outcome
+
+MUCH = 0.3
+"""A score or reward, as a share of the expert's, that a policy without any right answer must not reach on the average."""
+EASY, TOO_EASY = 0.4, 0.8
+"""Mean scores of a policy that calls every tool and copies: from the first on the tools give the answer away to many tasks,
+from the second on to nearly all."""
+TOP = 0.95
+"""What a right answer has to earn, for rewards end at 1."""
+NUM_SHOWN = 3
+
+
+@check("policies.expert")
+async def expert(subject: Subject) -> Iterable[Finding]:
+    """The scripted expert gets 1.0 from the scorer, and the top reward.
+
+    If it does not, the expert, the ground truth, the answer's form or a judge is wrong, and training pulls toward something
+    else than what is measured. Compare the expert's last message with what the judge reads, and mend the one that is wrong.
+    Without an expert (`Environment.demonstrate`) and without a field that the scorer pays for, what the other rules can say
+    is little; then this is a note.
+    """
+    golds = await golds_of(subject)
+    if golds is None:
+        return [
+            Finding(
+                rule="policies.expert", severity=Severity.NOTE,
+                symptom="No right answer is known: there is no scripted expert, and no field of the tasks that the "
+                "scorer pays for.",
+                evidence={"fields": sorted(subject.sample[0].fields)},
+                change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
+                confirm="This note is gone, and the rules on answers, prompt and reward have something to compare with.",
+            )
+        ]  # fmt: skip
+    if golds.failed:
+        task_id, reason = next(iter(golds.failed.items()))
+        return [
+            Finding(
+                rule="policies.expert", severity=Severity.ERROR,
+                symptom=f"The scripted expert fails on {len(golds.failed)} of "
+                f"{len(golds.failed) + len(golds.by_task)} tasks.",
+                evidence={"task": task_id, "reason": reason, "tasks": list(golds.failed)[:10]},
+                change="Mend `demonstrate`, or the row of the task that it cannot read.",
+                confirm="`sparring check --only policies` plays the expert on every sampled task.",
+            )
+        ]  # fmt: skip
+    if not golds.has_expert:
+        return []
+    played = await episodes_of(subject, EXPERT)
+    return [*_expert_score(played), *_expert_reward(played, await all_episodes(subject))]
+
+
+def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
+    low = [one for one in played if one.score is not None and one.score < 1.0]
+    cut = [one for one in played if one.trajectory.outcome is not Outcome.FINISHED]
+    wrong = [one for one in played if one.trajectory.metrics.get("tool_errors", 0) > 0]
+    if low:
+        reason = ""
+        if cut:
+            reason = f" Its episodes end as {cut[0].trajectory.outcome.value}."
+        elif wrong:
+            reason = " Some of its tool calls are refused."
+        yield Finding(
+            rule="policies.expert", severity=Severity.ERROR,
+            symptom=f"The scorer gives the scripted expert less than 1.0 on {len(low)} of {len(played)} tasks.{reason}",
+            evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
+            change="Make expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, "
+            "tag, fields, types).",
+            confirm="The expert's mean score is 1.0.",
+        )  # fmt: skip
+    elif cut:
+        yield Finding(
+            rule="policies.expert", severity=Severity.ERROR,
+            symptom=f"{len(cut)} of {len(played)} episodes of the scripted expert do not finish.",
+            evidence={"outcome": cut[0].trajectory.outcome.value, "episodes": _shown(cut)},
+            change="Raise environment.max_turns to what a right episode needs, or end the expert's script with its answer.",
+            confirm="Every episode of the expert ends as finished.",
+        )  # fmt: skip
+
+
+def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> Iterator[Finding]:
+    earned = {one.gold.task.id: one.reward for one in played if one.reward is not None}
+    if not earned:
+        return
+    better = [
+        one
+        for one in everybody
+        if one.reward is not None and not one.is_right and one.reward > earned.get(one.gold.task.id, one.reward) + 1e-6
+    ]
+    if better:
+        worst = max(better, key=lambda one: one.reward or 0.0)
+        yield Finding(
+            rule="policies.expert", severity=Severity.ERROR,
+            symptom=f"The policy '{worst.policy}' earns more than the scripted expert: {worst.reward:g} against "
+            f"{earned[worst.gold.task.id]:g} on task {worst.gold.task.id}.",
+            evidence={"episodes": _shown(better), "expert": earned[worst.gold.task.id]},
+            change="Find the part of the reward that pays this policy, and take it out or bound it below what a right "
+            "answer earns.",
+            confirm="No policy of this check earns more than the expert on any task.",
+        )  # fmt: skip
+    elif _mean(earned.values()) < TOP:
+        yield Finding(
+            rule="policies.expert", severity=Severity.WARNING,
+            symptom=f"The scripted expert earns {_mean(earned.values()):.3g} on the average; a right episode should "
+            f"earn the top, 1.",
+            evidence={"lowest": min(earned.values()), "highest": max(earned.values()), "episodes": _shown(played)},
+            change="Find what the reward takes off a perfect episode; scale the reward so that being right earns 1.",
+            confirm="The expert's mean reward is 1.",
+        )  # fmt: skip
+
+
+@check("policies.null")
+async def null(subject: Subject) -> Iterable[Finding]:
+    """Saying nothing, or never answering, scores 0 and earns little.
+
+    A reward for silence is the first thing that a policy finds. Give 0 (or less) where there is no answer: an empty message, no
+    assistant message at the end, or turns that ran out.
+    """
+    played = [*await episodes_of(subject, "says nothing"), *await episodes_of(subject, "never answers")]
+    return _paid_for_nothing(subject, "policies.null", "no answer", played)
+
+
+@check("policies.empty")
+async def empty(subject: Subject) -> Iterable[Finding]:
+    """An answer of the right form with nothing in it scores 0 and earns little.
+
+    Where blank fields are paid, the judge takes null-likes for equal, or counts fields that it does not compare.
+    """
+    return _paid_for_nothing(subject, "policies.empty", "a blank answer", await episodes_of(subject, "empty answer"))
+
+
+@check("policies.constant")
+async def constant(subject: Subject) -> Iterable[Finding]:
+    """The answer that is right most often scores 0 on the other tasks.
+
+    If it is paid on tasks where it is wrong, the scorer is lenient: it accepts parts, other cases, or anything at all.
+    """
+    return _paid_for_wrong(subject, "policies.constant", await episodes_of(subject, "most frequent answer"))
+
+
+@check("policies.random")
+async def random_policy(subject: Subject) -> Iterable[Finding]:
+    """A random answer, after random calls, scores 0 wherever it is wrong."""
+    return _paid_for_wrong(subject, "policies.random", await episodes_of(subject, "random"))
+
+
+@check("policies.example")
+async def example(subject: Subject) -> Iterable[Finding]:
+    """Copying the example out of the prompt scores 0 and earns little.
+
+    Small models begin by copying it. Where that is paid, compare values and not fields, or take true values out of the example.
+    """
+    played = await episodes_of(subject, "example")
+    return _paid_for_nothing(subject, "policies.example", "a copy of the prompt's example", played)
+
+
+@check("policies.every_tool")
+async def every_tool(subject: Subject) -> Iterable[Finding]:
+    """Calling every tool and copying what they say, without a thought, solves few tasks.
+
+    Where it solves many, the tools hold the scored fields themselves: training shows coverage and format, not the procedure.
+    Let tools return facts and leave the decision to the policy. This rule says nothing where there are no tools.
+    """
+    played = [one for one in await episodes_of(subject, "every tool") if one.score is not None]
+    mean = _mean([one.score for one in played])
+    if not subject.tools or not played or mean <= EASY:
+        return []
+    return [
+        Finding(
+            rule="policies.every_tool", severity=Severity.ERROR if mean >= TOO_EASY else Severity.WARNING,
+            symptom=f"A script that calls every tool and copies the results scores {mean:.2f} over {len(played)} tasks.",
+            evidence={"mean_score": mean, "episodes": _shown([one for one in played if one.score])},
+            change="Have tools return facts from which the answer follows, not the scored fields; check arguments, so "
+            "that a wrong "
+            "call does not give the right record.",
+            confirm=f"The score of this script is at most {EASY}.",
+        )
+    ]  # fmt: skip
+
+
+@check("policies.at_once")
+async def at_once(subject: Subject) -> Iterable[Finding]:
+    """Answering in the first turn, without any tool, is not paid when it is wrong, and not better than to work and be wrong.
+
+    A reward that takes off for turns or calls teaches to give up at once. Pay for the outcome; keep what is taken off for
+    length small, and only on right answers.
+    """
+    guessed = await episodes_of(subject, "most frequent values")
+    found = _paid_for_wrong(subject, "policies.at_once", guessed)
+    by_task = {one.gold.task.id: one.reward for one in await episodes_of(subject, "wrong") if len(one.gold.script) > 1}
+    hasty = [
+        one for one in await episodes_of(subject, "wrong at once")
+        if one.reward is not None and (worked := by_task.get(one.gold.task.id)) is not None and one.reward > worked + 0.01
+    ]  # fmt: skip
+    if hasty and len(hasty) * 2 >= len(by_task):
+        first = hasty[0]
+        found.append(
+            Finding(
+                rule="policies.at_once", severity=Severity.WARNING,
+                symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same after the "
+                f"expert's calls "
+                f"({by_task[first.gold.task.id]:g}).",
+                evidence={"episodes": _shown(hasty), "after_the_calls": by_task[first.gold.task.id]},
+                change="Do not take off for turns or calls of wrong episodes; bound what is taken off on right ones.",
+                confirm="The same wrong answer earns as much with the expert's calls before it as without.",
+            )
+        )  # fmt: skip
+    return found
+
+
+@check("policies.everything")
+async def everything(subject: Subject) -> Iterable[Finding]:
+    """An answer that names every label scores 0 and earns little.
+
+    A judge that looks for the right value anywhere in the answer pays for it. Compare whole values.
+    """
+    played = await episodes_of(subject, "every label")
+    return _paid_for_nothing(subject, "policies.everything", "an answer that names every label", played)
+
+
+def _paid_for_wrong(subject: Subject, rule: str, played: Sequence[Episode]) -> list[Finding]:
+    """Wrong answers that the scorer takes for right, or that earn what counts as success."""
+    wrong = [one for one in played if not one.is_right]
+    scored = [one for one in wrong if one.score is not None and one.score >= 1.0]
+    if scored:
+        return [_scored(rule, f"the policy '{scored[0].policy}'", scored, len(wrong))]
+    threshold = subject.config.evaluation.success_threshold
+    paid = [one for one in wrong if one.reward is not None and one.reward >= threshold and (one.score or 0.0) < 1.0]
+    return [_rewarded(rule, f"the policy '{paid[0].policy}'", paid, threshold)] if paid else []
+
+
+def _paid_for_nothing(subject: Subject, rule: str, what: str, played: Sequence[Episode]) -> list[Finding]:
+    found = _paid_for_wrong(subject, rule, played)
+    wrong = [one for one in played if not one.is_right]
+    if found or not wrong:
+        return found
+    scores = [one.score for one in wrong if one.score is not None]
+    rewards = [one.reward for one in wrong if one.reward is not None]
+    if scores and fmean(scores) >= MUCH:
+        return [_scored(rule, what, sorted(wrong, key=lambda one: -(one.score or 0.0)), len(wrong))]
+    if rewards and fmean(rewards) >= MUCH:
+        return [
+            Finding(
+                rule=rule, severity=Severity.WARNING,
+                symptom=f"{what[0].upper()}{what[1:]} earns {fmean(rewards):.2g} on the average.",
+                evidence={"mean_reward": fmean(rewards), "episodes": _shown(wrong)},
+                change="Pay for what is right in the answer, and little (0.1) for its form.",
+                confirm=f"{what[0].upper()}{what[1:]} earns less than {MUCH}.",
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _scored(rule: str, who: str, scored: Sequence[Episode], num: int) -> Finding:
+    return Finding(
+        rule=rule, severity=Severity.ERROR,
+        symptom=f"The scorer pays {who}: {scored[0].score:g} for {clipped(str(scored[0].shown['said']), 60)!r} where "
+        f"{clipped(str(scored[0].shown['right']), 60)!r} is right.",
+        evidence={"episodes": _shown(scored), "of": num},
+        change="Have the scorer compare the last message with the ground truth, whole values and every scored field "
+        "(`sparring.scorers.json_exact` does).",
+        confirm="The scorer gives 0 to every episode in the evidence.",
+    )  # fmt: skip
+
+
+def _rewarded(rule: str, who: str, paid: Sequence[Episode], threshold: float) -> Finding:
+    return Finding(
+        rule=rule, severity=Severity.ERROR,
+        symptom=f"The reward pays {who} {paid[0].reward:g}, which counts as success (evaluation.success_threshold = "
+        f"{threshold:g}), and the scorer does not.",
+        evidence={"episodes": _shown(paid)},
+        change="Find what the reward takes for right in `said`, and compare as the scorer does.",
+        confirm="No episode in the evidence earns the threshold.",
+    )  # fmt: skip
+
+
+def _shown(episodes: Sequence[Episode]) -> list[Json]:
+    return [one.shown for one in episodes[:NUM_SHOWN]]
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else 0.0

@@ -1,0 +1,242 @@
+"""Is the world that is trained in the one that the agent will meet? Compares with what production says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from sparring.checks.calls import expert_calls
+from sparring.checks.given import calls_in
+from sparring.checks.registry import check
+from sparring.checks.subject import Subject
+from sparring.checks.tools import all_answers
+from sparring.environments.tools import fits
+from sparring.findings import Finding, Severity
+from sparring.types import Json, ToolSchema
+
+FAR_APART = 0.4
+"""Total variation between two mixes from which on a warning says so: this share of calls would have to be others."""
+SIZE_FACTOR = 3.0
+UNSEEN_SHARE = 0.3
+AGAIN = "Run `sparring check RECIPE --only environment` with the same file again: the finding is gone."
+
+
+@check("environment.production_schema", needs=("environment", "schemas"))
+async def production_schema(subject: Subject) -> Iterable[Finding]:
+    """The tools are those of production: same names, arguments, types, enumerations.
+
+    Given the production's tools (`--schemas FILE`: OpenAI tools, an MCP listing, an OpenAPI document), every difference is
+    named. What is learned against other schemas are calls that production refuses. Copy the schemas, not their spirit.
+    """
+    given = subject.given.schemas or {}
+    here = {name: tool.schema for name, tool in subject.tools.items()}
+    differences: list[tuple[str, dict[str, Json]]] = []
+    for name in given.keys() - here.keys():
+        differences.append((f"production has a tool {name}, the environment has not", {"tools": list(here)}))
+    for name in here.keys() - given.keys():
+        differences.append((f"the environment has a tool {name}, production has not", {"production": list(given)}))
+    for name in given.keys() & here.keys():
+        differences += _schema_differences(name, here[name], given[name])
+    return [
+        Finding(
+            rule="environment.production_schema",
+            severity=Severity.ERROR,
+            symptom=f"{what}.",
+            evidence=evidence,
+            change="Give the tool the name, arguments and types that production has.",
+            confirm=AGAIN,
+        )
+        for what, evidence in sorted(differences, key=lambda one: one[0])
+    ]
+
+
+@check("environment.representative", needs=("environment", "production"))
+async def representative(subject: Subject) -> Iterable[Finding]:
+    """Calls, results and tasks look like those of production.
+
+    Given a sample of production logs (`--production FILE`), the mix of tools, the form of argument values, the keys and the
+    size of results and the mix of task kinds are compared with the expert's episodes. What training never shows is not
+    learned: add tasks and records of the kinds that are missing.
+    """
+    rows = subject.given.production or ()
+    theirs = [call for row in rows for call in calls_in(row)]
+    mine = [(call.tool, call.arguments, said) for _, call, said in await all_answers(subject)]
+    played = [call.tool for task in subject.sample for call in await expert_calls(subject, task)]
+    found = [
+        *_unknown_tools(subject, theirs), *_tool_mix(played, [tool for tool, _, _ in theirs]),
+        *_argument_forms(subject, mine, theirs), *_result_shapes(mine, theirs), *_task_mix(subject, rows),
+    ]  # fmt: skip
+    return [
+        Finding(
+            rule="environment.representative",
+            severity=Severity.WARNING,
+            symptom=f"{what}.",
+            evidence=evidence,
+            change="Generate tasks and records of the kind that the evidence names, in production's shares.",
+            confirm=AGAIN,
+        )
+        for what, evidence in found
+    ]
+
+
+def _schema_differences(name: str, here: ToolSchema, there: ToolSchema) -> list[tuple[str, dict[str, Json]]]:
+    mine, theirs = here["function"]["parameters"], there["function"]["parameters"]
+    own, other = mine.get("properties", {}), theirs.get("properties", {})
+    found: list[tuple[str, dict[str, Json]]] = []
+    for key in sorted(own.keys() | other.keys()):
+        if key not in own or key not in other:
+            where = "only production" if key in other else "only the environment"
+            found.append((f"{name}: {where} has the argument {key!r}", {"here": list(own), "production": list(other)}))
+            continue
+        if _plain(own[key]) != _plain(other[key]):
+            evidence = {"here": own[key], "production": other[key]}
+            found.append((f"{name}: the argument {key!r} has another type than in production", evidence))
+        if (key in mine.get("required", ())) != (key in theirs.get("required", ())):
+            evidence = {"here": mine.get("required", []), "production": theirs.get("required", [])}
+            found.append((f"{name}: the argument {key!r} is not required in both", evidence))
+    return found
+
+
+def _plain(schema: Mapping[str, Any]) -> Any:
+    """A schema's type and enumeration, null and notes left out."""
+    if "anyOf" in schema or "oneOf" in schema:
+        choices = schema.get("anyOf", schema.get("oneOf", ()))
+        members = [_plain(one) for one in choices if one.get("type") != "null"]
+        return members[0] if len(members) == 1 else sorted(members, key=json.dumps)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), None)
+    if "enum" in schema:
+        return {"enum": sorted((one for one in schema["enum"] if one is not None), key=str)}
+    if kind == "array":
+        return {"array of": _plain(schema.get("items", {}))}
+    return kind
+
+
+def _unknown_tools(subject: Subject, theirs: Sequence[tuple]) -> list[tuple[str, dict[str, Json]]]:
+    counts = Counter(tool for tool, _, _ in theirs if tool not in subject.tools)
+    if not counts:
+        return []
+    evidence: dict[str, Json] = {"calls_in_production": dict(counts), "of_calls": len(theirs)}
+    return [(f"production calls {', '.join(counts)}, which the environment does not have", evidence)]
+
+
+def _tool_mix(mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, dict[str, Json]]]:
+    if not mine or not theirs:
+        return []
+    apart, here, there = _apart(mine, theirs)
+    if apart <= FAR_APART:
+        return []
+    return [("the expert's mix of tools is not production's", {"apart": apart, "here": here, "production": there})]
+
+
+def _argument_forms(
+    subject: Subject, mine: Sequence[tuple], theirs: Sequence[tuple]
+) -> list[tuple[str, dict[str, Json]]]:
+    """Arguments whose values have other types or forms (digits, letters, length) than in production."""
+    found: list[tuple[str, dict[str, Json]]] = []
+    for name, tool in subject.tools.items():
+        for key, hint in tool.hints.items():
+            there = [arguments[key] for called, arguments, _ in theirs if called == name and key in arguments]
+            here = [arguments[key] for called, arguments, _ in mine if called == name and key in arguments]
+            refused = [value for value in there if not fits(value, hint)]
+            if refused:
+                evidence: dict[str, Json] = {"refused": refused[:5], "share": round(len(refused) / len(there), 3)}
+                found.append((f"{name} refuses values of {key!r} that production has", evidence))
+            known = {_form(value) for value in here}
+            unseen = [value for value in there if fits(value, hint) and _form(value) not in known]
+            if (
+                there
+                and len(unseen) / len(there) > UNSEEN_SHARE
+                and all(isinstance(one, str) for one in (*here, *there))
+            ):
+                evidence = {
+                    "production": unseen[:5], "here": here[:5], "share_unseen": round(len(unseen) / len(there), 3),
+                }  # fmt: skip
+                found.append((f"values of {key!r} of {name} have another form in production", evidence))
+    return found
+
+
+def _result_shapes(mine: Sequence[tuple], theirs: Sequence[tuple]) -> list[tuple[str, dict[str, Json]]]:
+    found: list[tuple[str, dict[str, Json]]] = []
+    for name in dict.fromkeys(tool for tool, _, _ in theirs):
+        here = [said for tool, _, said in mine if tool == name and said is not None]
+        there = [said for tool, _, said in theirs if tool == name and said is not None]
+        if not here or not there:
+            continue
+        missing = set().union(*map(_keys, there)) - set().union(*map(_keys, here))
+        if missing:
+            evidence: dict[str, Json] = {
+                "missing": sorted(missing),
+                "here": here[0][:200],
+                "production": there[0][:200],
+            }
+            found.append((f"results of {name} lack what production's have", evidence))
+        sizes = median(map(len, here)), median(map(len, there))
+        if max(sizes) > SIZE_FACTOR * max(1.0, min(sizes)) and max(sizes) > 40:
+            evidence = {"median_characters": {"here": sizes[0], "production": sizes[1]}, "results": len(there)}
+            found.append((f"results of {name} are of another size than production's", evidence))
+    return found
+
+
+def _task_mix(subject: Subject, rows: Sequence[Mapping[str, Json]]) -> list[tuple[str, dict[str, Json]]]:
+    found: list[tuple[str, dict[str, Json]]] = []
+    field = subject.config.curriculum.kind_field or "kind"
+    here = [str(task.fields[field]) for task in subject.tasks.train if field in task.fields]
+    there = [str(row["kind"]) for row in rows if "kind" in row]
+    if here and there:
+        apart, mine, theirs = _apart(here, there)
+        if apart > FAR_APART:
+            found.append(
+                ("the mix of kinds of tasks is not production's", {"apart": apart, "here": mine, "production": theirs})
+            )
+    asked = [_asked(row["messages"]) for row in rows if "messages" in row]
+    own = [_asked(task.messages) for task in subject.looked_at]
+    sizes = median(own), median(asked) if asked else 0
+    if asked and max(sizes) > SIZE_FACTOR * max(1.0, min(sizes)) and max(sizes) > 60:
+        evidence: dict[str, Json] = {"median_characters": {"here": sizes[0], "production": sizes[1]}}
+        found.append(("what users ask is of another length in production", evidence))
+    return found
+
+
+def _asked(messages: Sequence[Mapping[str, Json]]) -> int:
+    """Length of what the user says first."""
+    return next((len(str(one.get("content") or "")) for one in messages if one.get("role") == "user"), 0)
+
+
+def _apart(here: Sequence[str], there: Sequence[str]) -> tuple[float, dict[str, float], dict[str, float]]:
+    """Total variation between two samples of names, and the shares of each."""
+    mine, theirs = (
+        {name: round(count / len(one), 3) for name, count in Counter(one).most_common()} for one in (here, there)
+    )
+    return round(sum(abs(mine.get(n, 0) - theirs.get(n, 0)) for n in mine.keys() | theirs.keys()) / 2, 3), mine, theirs
+
+
+def _form(value: Json) -> str:
+    """`AB-1234` is `a-9`: runs of letters and of digits are one each."""
+    return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "9", str(value)))
+
+
+def _keys(said: str) -> set[str]:
+    """The keys of a result that is JSON, as paths; items of lists share one."""
+    try:
+        value = json.loads(said)
+    except ValueError:
+        return set()
+    found: set[str] = set()
+
+    def walk(one: Json, path: str) -> None:
+        if isinstance(one, dict):
+            for key, item in one.items():
+                found.add(f"{path}{key}")
+                walk(item, f"{path}{key}.")
+        elif isinstance(one, list):
+            for item in one:
+                walk(item, path)
+
+    walk(value, "")
+    return found

@@ -1,0 +1,64 @@
+"""What a check of a recipe found, as one value for the table, the JSON document and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One rule that was asked: how it ended and how long it took."""
+
+    name: str
+    state: Literal["decided", "skipped", "undecided"]
+    """`skipped`: what it needs was not given. `undecided`: what it needed to see did not happen, which is a finding."""
+    seconds: float = 0.0
+    reason: str | None = None
+    """Why it was not decided."""
+
+    def as_json(self) -> dict[str, Json]:
+        return {"rule": self.name, "state": self.state, "seconds": round(self.seconds, 3), "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """All of it."""
+
+    recipe: str
+    findings: tuple[Finding, ...]
+    """The heaviest first."""
+    checked: tuple[Checked, ...]
+    seconds: float
+    measured: Mapping[str, Json] = field(default_factory=dict)
+    """What was counted on the way: tasks, tools, files that the environment reads with their sha256."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "format": 1,
+            "recipe": self.recipe,
+            "seconds": round(self.seconds, 3),
+            "counts": {severity.value: self.count(severity) for severity in SEVERITIES},
+            "findings": [finding.as_json() for finding in self.findings],
+            "checked": [one.as_json() for one in self.checked],
+            "measured": dict(self.measured),
+        }
+
+    @classmethod
+    def of(cls, recipe: str, findings: Sequence[Finding], checked: Sequence[Checked], **more: Json) -> Self:
+        """With the findings in order."""
+        ordered = tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
+        return cls(recipe=recipe, findings=ordered, checked=tuple(checked), **more)

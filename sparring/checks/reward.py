@@ -1,0 +1,634 @@
+"""Is the reward a number to learn from, and does it agree with the scorer on what is right, also on answers that cheat?"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import sparring
+from sparring.checks.answers import canonical, tagged, text_of
+from sparring.checks.baseline import model_baseline
+from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
+from sparring.checks.golds import Gold, Golds, golds_of, with_last
+from sparring.checks.mutations import Kind, Mutation, mutations
+from sparring.checks.registry import check
+from sparring.checks.scripted import ScriptedPolicy, saying
+from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.environments import answer
+from sparring.findings import Finding, Severity
+from sparring.plugins import call
+from sparring.types import Json, Message, Trajectory
+
+NUM_MUTATED = 6
+"""Tasks whose right answers are changed in every way, where judging is quick."""
+MUTATION_SECONDS = 5.0
+BASELINE_SECONDS = 1800.0
+"""What the model may take to play its baseline."""
+HALF = 0.5
+"""Share of what a right answer earns, from which an answer without any right value is overpaid."""
+MOSTLY_FLAT = 0.9
+"""Share of groups with equal rewards from which nearly nothing is learned."""
+NUM_SHOWN = 4
+_PACKAGE = Path(sparring.__file__).parent
+_OWN_JUDGES = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))
+_LIBRARIES = (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()), str(_PACKAGE))
+
+
+@check("reward.range", needs=("reward",))
+async def reward_range(subject: Subject) -> Iterable[Finding]:
+    """Every episode gets a number in [0, 1], or in [-1, 1] where being wrong costs something.
+
+    Advantages, charts, thresholds and advice go by this range. A reward that raises on an empty or odd answer discards the
+    episodes that most need a signal: return 0 there.
+    """
+    played = await all_episodes(subject)
+    failed = [one for one in played if one.failure is not None and "Scorer" not in one.failure]
+    beyond = [one for one in played if one.reward is not None and not -1.0 <= one.reward <= 1.0]
+    found = []
+    if failed:
+        found.append(
+            Finding(
+                rule="reward.range", severity=Severity.ERROR,
+                symptom=f"The reward fails on {len(failed)} of {len(played)} episodes: "
+                f"{clipped(str(failed[0].failure), 200)}",
+                evidence={"failure": failed[0].failure, "episodes": [one.shown for one in failed[:NUM_SHOWN]]},
+                change="Return a finite number for every finished episode; 0 for an answer that cannot be read.",
+                confirm="The reward of every episode in the evidence is a number.",
+            )
+        )  # fmt: skip
+    if beyond:
+        furthest = max(beyond, key=lambda one: abs(one.reward or 0.0))
+        found.append(
+            Finding(
+                rule="reward.range", severity=Severity.ERROR,
+                symptom=f"The reward of {len(beyond)} of {len(played)} episodes is outside [-1, 1]: "
+                f"{furthest.reward:g} for the "
+                f"policy '{furthest.policy}'.",
+                evidence={"episodes": [one.shown for one in beyond[:NUM_SHOWN]]},
+                change="Scale the reward to [0, 1], or to [-1, 1] where it takes off for being wrong.",
+                confirm="All rewards of this check are in the range.",
+            )
+        )  # fmt: skip
+    return found
+
+
+@check("reward.variance", needs=("reward",))
+async def variance(subject: Subject) -> Iterable[Finding]:
+    """Over some 100 episodes of policies from perfect to silent, the reward takes more than one value.
+
+    Where all rewards are equal, every advantage is 0 and nothing is learned. Usually the reward reads another tag, field or
+    message than the answer has.
+    """
+    played = [one for one in await all_episodes(subject) if one.reward is not None]
+    values = {round(one.reward or 0.0, 9) for one in played}
+    if len(played) < 2 or len(values) > 1:
+        return []
+    return [
+        Finding(
+            rule="reward.variance", severity=Severity.ERROR,
+            symptom=f"The reward is {played[0].reward:g} for all {len(played)} episodes, the expert's and the silent "
+            f"policy's alike.",
+            evidence={"policies": sorted({one.policy for one in played}), "episodes": [one.shown for one in played[:NUM_SHOWN]]},
+            change="Print what the reward reads out of the expert's last message, and correct the tag, field or "
+            "message it looks for.",
+            confirm="The expert earns more than the silent policy.",
+        )
+    ]  # fmt: skip
+
+
+@check("reward.agreement", needs=("reward", "scorer"))
+async def agreement(subject: Subject) -> Iterable[Finding]:
+    """No episode is paid for what the scorer rejects.
+
+    An episode whose reward counts as success (evaluation.success_threshold) while its strict score is below 1 and below the
+    reward is over-credited, and training amplifies it: the reward rises and the evaluation does not.
+    """
+    over = [one for one in await all_episodes(subject) if is_overpaid(subject, one)]
+    if not over:
+        return []
+    policies = sorted({one.policy for one in over})
+    return [
+        Finding(
+            rule="reward.agreement", severity=Severity.ERROR,
+            symptom=f"{len(over)} episodes earn {over[0].reward:g} while the scorer gives {over[0].score:g}: of "
+            f"{', '.join(policies)}.",
+            evidence={"policies": policies, "episodes": [one.shown for one in over[:NUM_SHOWN]]},
+            change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+            confirm="No episode of this check earns the threshold with a score below 1.",
+        )
+    ]  # fmt: skip
+
+
+@check("reward.baseline", needs=("model", "baseline", "reward"), seconds=BASELINE_SECONDS)
+async def baseline(subject: Subject) -> Iterable[Finding]:
+    """Over 100 episodes that the model itself plays, rewards differ, also within the groups of a task, and none is paid for
+    what the scorer rejects.
+
+    Groups whose rewards are all equal teach nothing: pay in parts for what is nearly right, choose tasks that the model
+    sometimes solves, or warm-start it. An overpaid episode shows what the model already does to please the reward.
+    """
+    played = await model_baseline(subject)
+    return baseline_findings(played.trajectories, subject.config.evaluation.success_threshold)
+
+
+def baseline_findings(trajectories: Sequence[Trajectory], threshold: float) -> list[Finding]:
+    """What a model's own judged episodes say of the reward: whether it takes more than one value, among all and within the
+    groups of a task, and whether it pays for what the scorer rejects. `threshold`: the reward that counts as success."""
+    rewarded = [(one, one.reward.total) for one in trajectories if one.reward is not None]
+    if len(rewarded) < 2:
+        return []
+    found = []
+    groups: dict[str, list[float]] = defaultdict(list)
+    for one, reward in rewarded:
+        groups[one.task.id].append(reward)
+    several = [group for group in groups.values() if len(group) > 1]
+    flat = [group for group in several if max(group) - min(group) < 1e-9]
+    values = {round(reward, 9) for _, reward in rewarded}
+    if len(values) == 1 or (several and len(flat) >= MOSTLY_FLAT * len(several)):
+        is_one = len(values) == 1
+        found.append(
+            Finding(
+                rule="reward.baseline", severity=Severity.ERROR if is_one else Severity.WARNING,
+                symptom=f"The reward is {rewarded[0][1]:g} for all {len(rewarded)} episodes of the model."
+                if is_one else f"In {len(flat)} of {len(several)} groups of the model's episodes all rewards are equal.",
+                evidence={
+                    "episodes": len(rewarded), "values": sorted(values)[:20], "groups": len(several), "flat_groups": len(flat),
+                    "said": [_said_by(one) for one, _ in rewarded[:NUM_SHOWN]],
+                },
+                change="Pay in parts for what is nearly right, choose tasks that the model sometimes solves, or warm-start it.",
+                confirm="The rewards of most groups differ.",
+            )
+        )  # fmt: skip
+    over = [
+        (one, reward) for one, reward in rewarded
+        if one.score is not None and reward >= threshold - 1e-9 and one.score < 1.0 and reward > one.score
+    ]  # fmt: skip
+    if over:
+        found.append(
+            Finding(
+                rule="reward.baseline", severity=Severity.ERROR,
+                symptom=f"{len(over)} of {len(rewarded)} episodes of the model earn {over[0][1]:g} while the scorer gives "
+                f"{over[0][0].score:g}.",
+                evidence={"episodes": [{**_said_by(one), "reward": r, "score": one.score} for one, r in over[:NUM_SHOWN]]},
+                change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+                confirm="No episode of the model earns the threshold with a score below 1.",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _said_by(trajectory: Trajectory) -> dict[str, Json]:
+    return {"task": trajectory.task.id, "said": clipped(text_of(trajectory.messages[-1]))}
+
+
+@check("reward.order", needs=("reward",))
+async def order(subject: Subject) -> Iterable[Finding]:
+    """`never answered <= wrong < right`, and more calls earn nothing.
+
+    The order decides what is learned first. Where a wrong answer costs more than none, policies fall silent; where a wrong one
+    earns as much as a right one, nothing is learned; where calls are paid, they multiply.
+    """
+    right, wrong = await _rewards(subject, EXPERT), await _rewards(subject, "wrong")
+    never = {**await _rewards(subject, "says nothing"), **await _rewards(subject, "never answers")}
+    found = []
+
+    def compare(
+        lower: Mapping[str, float],
+        upper: Mapping[str, float],
+        *,
+        strict: bool,
+        says: str,
+        change: str,
+        severity: Severity,
+    ) -> None:
+        both = sorted(lower.keys() & upper.keys())
+        bad = [key for key in both if lower[key] > upper[key] + 1e-6 or (strict and lower[key] > upper[key] - 1e-6)]
+        if bad and 2 * len(bad) >= len(both):
+            key = max(bad, key=lambda key: lower[key] - upper[key])
+            found.append(
+                Finding(
+                    rule="reward.order", severity=severity,
+                    symptom=f"{says}: {lower[key]:g} against {upper[key]:g} on task {key}.",
+                    evidence={"task": key, "this": lower[key], "that": upper[key], "tasks": len(bad), "of": len(both)},
+                    change=change,
+                    confirm="never answered <= wrong < right holds on every task, with any number of calls.",
+                )
+            )  # fmt: skip
+
+    compare(
+        wrong, right, strict=True, severity=Severity.ERROR, says="A wrong answer earns as much as the right one",
+        change="Have the outcome dominate: what is right earns more than everything else together.",
+    )  # fmt: skip
+    compare(
+        never, wrong, strict=False, severity=Severity.WARNING, says="No answer earns more than a wrong one",
+        change="Give an episode without an answer at most what a wrong answer gets.",
+    )  # fmt: skip
+    compare(
+        await _rewards(subject, "busy"), right, strict=False, severity=Severity.ERROR,
+        says="The right answer with its first calls repeated earns more than without",
+        change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+    )  # fmt: skip
+    compare(
+        await _rewards(subject, "busy and wrong"), wrong, strict=False, severity=Severity.WARNING,
+        says="A wrong answer with calls repeated earns more than without",
+        change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+    )  # fmt: skip
+    return found
+
+
+async def _rewards(subject: Subject, name: str) -> dict[str, float]:
+    return {one.gold.task.id: one.reward for one in await episodes_of(subject, name) if one.reward is not None}
+
+
+@check("reward.components", needs=("reward",))
+async def components(subject: Subject) -> Iterable[Finding]:
+    """A reward of several parts names them, so that each has a curve of its own.
+
+    Return `Reward(total, components={...})`: when the total rises, the parts say whether the answers got better or only
+    their form. Parts that do not sum to the total are a note.
+    """
+    played = [one for one in await all_episodes(subject) if one.trajectory.reward is not None]
+    rewards = [one.trajectory.reward for one in played if one.trajectory.reward is not None]
+    values = {round(reward.total, 6) for reward in rewards}
+    if len(values) > 2 and not any(reward.components or reward.metrics for reward in rewards):
+        return [
+            Finding(
+                rule="reward.components", severity=Severity.WARNING,
+                symptom=f"The reward takes {len(values)} values and names no component.",
+                evidence={"values": sorted(values)[:20]},
+                change="Return `Reward(total=..., components={name: part, ...})`, or `(total, metrics)`.",
+                confirm="The components have curves of their own.",
+            )
+        ]  # fmt: skip
+    for one in played:
+        reward = one.trajectory.reward
+        if reward is not None and reward.components:
+            total = math.fsum(reward.components.values())
+            if not math.isclose(total, reward.total, abs_tol=1e-6):
+                return [
+                    Finding(
+                        rule="reward.components", severity=Severity.NOTE,
+                        symptom=f"The components sum to {total:g}, the reward is {reward.total:g}.",
+                        evidence={"components": dict(reward.components), "episode": one.shown},
+                        change="Give components that sum to the total, weights included; put other numbers into metrics.",
+                        confirm="The sum of the components is the total.",
+                    )
+                ]  # fmt: skip
+    return []
+
+
+@check("reward.deterministic", needs=("reward",))
+async def deterministic(subject: Subject) -> Iterable[Finding]:
+    """Reward and scorer say the same of the same episode, always, whatever its name is.
+
+    A judge that draws, keeps state between calls, reads a clock, or goes by the episode's id teaches noise. Judge what was said
+    and done, alone.
+    """
+    found = []
+    for one in (await all_episodes(subject))[:NUM_MUTATED] + await episodes_of(subject, "wrong"):
+        if one.failure is not None or len(found) > 0:
+            continue
+        for change, trajectory in (
+            ("again", one.trajectory),
+            ("under another id", replace(one.trajectory, id="other")),
+        ):
+            for _ in range(2):
+                again = await subject.judge(replace(trajectory, reward=None, score=None))
+                for judge, first, second in (
+                    ("reward", _reward_said(one.trajectory), _reward_said(again)),
+                    ("scorer", one.score, again.score),
+                ):
+                    if first != second and not found:
+                        found.append(
+                            Finding(
+                                rule="reward.deterministic", severity=Severity.ERROR,
+                                symptom=f"The {judge} says {first} of an episode, and {second} of the same episode {change}.",
+                                evidence={"episode": one.shown, "first": first, "second": second, "judged": change},
+                                change=f"Take randomness, clocks, ids and state kept between calls out of the {judge}.",
+                                confirm="Judging an episode twice gives the same numbers.",
+                            )
+                        )  # fmt: skip
+    return found
+
+
+def _reward_said(trajectory: Trajectory) -> Json:
+    reward = trajectory.reward
+    if reward is None:
+        return None
+    return {"total": reward.total, "components": dict(reward.components)} if reward.components else reward.total
+
+
+@check("reward.shared_code", needs=("reward", "scorer"))
+async def shared_code(subject: Subject) -> Iterable[Finding]:
+    """Reward and scorer apply the same rule by separate code, so that a mistake in one shows against the other.
+
+    A warning where the code that reads or judges the answer is the same: no check and no evaluation can see its mistakes. A
+    note where only the ground truth is computed by the same code.
+    """
+    played = await episodes_of(subject, EXPERT) + await episodes_of(subject, "wrong")
+    assert subject.reward is not None and subject.scorer is not None, "the rule needs both"  # noqa: PT018
+    reached: dict[str, dict[CodeType, bool]] = {"reward": {}, "scorer": {}}
+    for one in played[:NUM_MUTATED] + played[-1:]:
+        for name, judge in (("reward", subject.reward), ("scorer", subject.scorer)):
+            for code, reads_answer in (await _reached(judge, one.trajectory)).items():
+                reached[name][code] = reached[name].get(code, False) or reads_answer
+    shared = {code: reads for code, reads in reached["reward"].items() if code in reached["scorer"]}
+    if not shared:
+        return []
+    judging = [code for code, reads_answer in shared.items() if reads_answer]
+    names = [f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})" for code in judging or shared]
+    return [
+        Finding(
+            rule="reward.shared_code", severity=Severity.WARNING if judging else Severity.NOTE,
+            symptom=f"Reward and scorer {'judge the answer' if judging else 'find the ground truth'} by the same code: "
+            f"{', '.join(names[:3])}.",
+            evidence={"functions": names},
+            change="Write the scorer on its own (`sparring.scorers.json_exact` reads tagged JSON), or write down why "
+            "one piece of "
+            "code must serve both.",
+            confirm="Reward and scorer reach no function of yours in common.",
+        )
+    ]  # fmt: skip
+
+
+async def _reached(judge: Callable[..., Any], trajectory: Trajectory) -> dict[CodeType, bool]:
+    """The functions outside libraries that a judge reaches, and whether each was given the episode or its answer."""
+    found: dict[CodeType, bool] = {}
+    said = text_of(trajectory.messages[-1]).strip()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        file = code.co_filename
+        is_judge = file.startswith(_OWN_JUDGES)
+        if event != "call" or file.startswith("<") or "site-packages" in file:
+            return
+        if not is_judge and file.startswith(_LIBRARIES):
+            return
+        values = frame.f_locals.values()
+        reads = any(isinstance(value, Trajectory) or (said and value == said) for value in values)
+        found[code] = found.get(code, False) or reads
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        await call(judge, trajectory)
+    except Exception:  # noqa: BLE001 (reward.range tells)
+        pass
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Mutated:
+    mutation: Mutation
+    episode: Episode
+    parts: Mapping[str, Json] | None
+    """What the changed answer says in the asked form; None when it is not in it."""
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        return {"change": self.mutation.name, **{k: v for k, v in self.episode.shown.items() if k != "policy"}}
+
+
+@check("reward.mutations", needs=("reward",))
+async def reward_mutations(subject: Subject) -> Iterable[Finding]:
+    """Right answers are changed in some sixty ways (tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
+    labels, values nearly right, ...), and the reward pays for none that the scorer rejects.
+
+    None earns more than the right answer either, as where length is paid. Every change in the evidence is one that a policy can
+    find. Read the last message, once, in the form that the prompt asks
+    for, and compare whole values. The other way round, a right answer that only the scorer pays for, is a warning.
+    """
+    changed = await _mutated(subject)
+    earned = await _rewards(subject, EXPERT)
+    over = [
+        one for one in changed
+        if is_overpaid(subject, one.episode) and (subject.scorer is not None or one.mutation.kind is Kind.WRONG)
+    ]  # fmt: skip
+    more = [
+        one for one in changed
+        if one not in over and one.episode.reward is not None
+        and one.episode.reward > earned.get(one.episode.gold.task.id, one.episode.reward) + 1e-6
+    ]  # fmt: skip
+    found = []
+    if more:
+        first = more[0].episode
+        found.append(
+            Finding(
+                rule="reward.mutations", severity=Severity.ERROR,
+                symptom=f"Changed answers earn more than the right one ({first.reward:g} against "
+                f"{earned[first.gold.task.id]:g}): {_names(more)}.",
+                evidence={"changes": _each_once(more)},
+                change="Do not pay for length, repetition or form beyond what the right answer in its plain form earns.",
+                confirm="No changed answer earns more than the right one.",
+            )
+        )  # fmt: skip
+    if over:
+        found.append(
+            Finding(
+                rule="reward.mutations", severity=Severity.ERROR,
+                symptom=f"The reward pays in full for answers that the scorer rejects: {_names(over)}.",
+                evidence={"changes": _each_once(over)},
+                change="Have the reward read the same place and compare with the same equality as the scorer.",
+                confirm="None of these changes earns the success threshold.",
+            )
+        )  # fmt: skip
+    missed = [
+        one for one in changed
+        if one.episode.score is not None and one.episode.score >= 1.0
+        and one.episode.reward is not None and one.episode.reward < HALF * earned.get(one.episode.gold.task.id, 1.0)
+    ]  # fmt: skip
+    if missed:
+        found.append(
+            Finding(
+                rule="reward.mutations", severity=Severity.WARNING,
+                symptom=f"The scorer takes answers for right that earn little: {_names(missed)}.",
+                evidence={"changes": _each_once(missed)},
+                change="Pay for what the scorer takes for right, or have the scorer refuse it too.",
+                confirm="Reward and scorer agree on these changes.",
+            )
+        )  # fmt: skip
+    return found
+
+
+@check("reward.parts", needs=("reward",))
+async def parts(subject: Subject) -> Iterable[Finding]:
+    """No part of the reward is above what a strict comparison of that field gives.
+
+    A component with the name of a field is paid in full although the field is not equal to the ground truth; or an answer
+    without one right value earns half of what the right one does. The judge compares parts of texts, ignores case or types, or
+    pays for form.
+    """
+    over: list[dict[str, Json]] = []
+    for one in await _mutated(subject):
+        right, said, reward = one.episode.gold.parts, one.parts, one.episode.trajectory.reward
+        if right is None or said is None or reward is None:
+            continue
+        differing = [name for name in right if name not in said or canonical(said[name]) != canonical(right[name])]
+        full = await _components(subject, one.episode.gold)
+        for name in differing:
+            if full.get(name, 0.0) > 0 and reward.components.get(name, 0.0) >= full[name] - 1e-9:
+                said_value = said.get(name)
+                over.append({**one.shown, "component": name, "part": said_value, "right_part": right[name]})
+                break
+        else:
+            earned = await _earned(subject, one.episode.gold)
+            is_all_wrong = len(differing) == len(right) and one.mutation.kind is Kind.WRONG
+            if is_all_wrong and (one.episode.score or 0.0) < HALF and 0 < HALF * earned <= reward.total:
+                over.append({**one.shown, "component": None})
+    if not over:
+        return []
+    first = over[0]
+    what = (
+        f"component {first['component']!r} is paid in full" if first["component"] else f"{first['reward']:g} is earned"
+    )
+    return [
+        Finding(
+            rule="reward.parts", severity=Severity.ERROR,
+            symptom=f"The reward pays for wrong values: {what} for {first['change']} "
+            f"({clipped(str(first['said']), 80)!r} where "
+            f"{clipped(str(first['right']), 80)!r} is right).",
+            evidence={"changes": list({one["change"]: one for one in over}.values())[:8]},
+            change="Compare whole values of the same type in each part of the reward.",
+            confirm="No component is paid for a field that is not equal to the ground truth.",
+        )
+    ]  # fmt: skip
+
+
+@check("reward.scorer", needs=("scorer",))
+async def scorer(subject: Subject) -> Iterable[Finding]:
+    """The scorer pays for nothing but the exact answer.
+
+    An error where other values pass (parts of texts, texts around values, all labels at once, null-likes, a wrong answer beside
+    the right one): the measured success is not success. A warning where the right values pass in another form than was asked
+    for, which the consumer of the answer may not read.
+    """
+    passed = [one for one in await _mutated(subject) if one.episode.score is not None and one.episode.score >= 1.0]
+    found = []
+    for kind, severity, what, change in (
+        (
+            Kind.WRONG, Severity.ERROR, "takes wrong answers for right",
+            "Compare whole values, canonically equal by type, null only for null, in exactly one answer in the last message.",
+        ),
+        (
+            Kind.FORM, Severity.WARNING, "takes answers for right that are not in the asked form",
+            "Refuse what whoever reads the answers cannot read, or write down that the form does not matter.",
+        ),
+    ):  # fmt: skip
+        these = [one for one in passed if one.mutation.kind is kind]
+        if these:
+            found.append(
+                Finding(
+                    rule="reward.scorer", severity=severity, symptom=f"The scorer {what}: {_names(these)}.",
+                    evidence={"changes": _each_once(these)}, change=change,
+                    confirm="The scorer gives less than 1 to each of these changes.",
+                )
+            )  # fmt: skip
+    return found
+
+
+def is_overpaid(subject: Subject, episode: Episode) -> bool:
+    """Whether the reward counts as success while the strict score is below 1, and below the reward."""
+    score = episode.score if episode.score is not None else 0.0
+    threshold = subject.config.evaluation.success_threshold
+    return episode.reward is not None and episode.reward >= threshold - 1e-9 and score < 1.0 and episode.reward > score
+
+
+_changed: WeakKeyDictionary[Subject, list[_Mutated]] = WeakKeyDictionary()
+
+
+async def _mutated(subject: Subject) -> list[_Mutated]:
+    if subject not in _changed:
+        golds = await golds_of(subject)
+        _changed[subject] = [] if golds is None else [one async for one in _mutate(subject, golds)]
+    return _changed[subject]
+
+
+async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[_Mutated]:
+    began, labels = time.monotonic(), golds.labels()
+    for one in (await episodes_of(subject, EXPERT))[:NUM_MUTATED]:
+        prompt = "\n".join(map(text_of, one.gold.task.messages))
+        tags = list(dict.fromkeys(tag for tag, _ in tagged(prompt)))
+        changes = [*mutations(golds.form, one.gold.answer, labels, tags)]
+        for mutation in changes:
+            if time.monotonic() - began > MUTATION_SECONDS:
+                return
+            try:
+                trajectory = await _with(subject, golds, one, mutation)
+            except UndecidedError:
+                continue
+            episode = await judged(subject, golds, mutation.name, one.gold, trajectory)
+            yield _Mutated(mutation, episode, golds.form.parts(mutation.message))
+        for name, policy in _elsewhere(golds, one.gold):
+            try:
+                trajectory = await subject.play(one.gold.task, policy, judged=False)
+            except UndecidedError:
+                continue
+            episode = await judged(subject, golds, name, one.gold, trajectory)
+            yield _Mutated(Mutation(name, Kind.WRONG, policy_said(trajectory)), episode, None)
+
+
+async def _with(subject: Subject, golds: Golds, right: Episode, mutation: Mutation) -> Trajectory:
+    """The expert's episode with the changed answer. What is said last changes nothing in the world; a call may."""
+    if golds.form.tool is None:
+        return with_last(right.trajectory, mutation.message)
+    script = (*right.gold.script[:-1], mutation.message)
+    return await subject.play(right.gold.task, saying(f"change: {mutation.name}", script), judged=False)
+
+
+def _elsewhere(golds: Golds, gold: Gold) -> Iterator[tuple[str, ScriptedPolicy]]:
+    """The right answer said in another place than the last message."""
+    if golds.form.tool is not None or len(gold.script) < 2:
+        return
+    text, end = text_of(gold.answer), answer("I cannot say.")
+    beside: Message = {**gold.script[-2], "content": text}
+    name = "the right answer beside a call, then none"
+    yield name, saying(f"change: {name}", (*gold.script[:-2], beside, end))
+    calls = [
+        {**one, "function": {**one["function"], "arguments": _with_text(one["function"]["arguments"], text)}}
+        for one in gold.script[-2].get("tool_calls") or ()
+    ]
+    if calls:
+        name = "the right answer in an argument of a call, then none"
+        inside: Message = {**gold.script[-2], "tool_calls": calls}
+        yield name, saying(f"change: {name}", (*gold.script[:-2], inside, end))
+
+
+def _with_text(arguments: Json, text: str) -> Json:
+    if not isinstance(arguments, Mapping):
+        return arguments
+    return {name: text if isinstance(value, str) else value for name, value in arguments.items()}
+
+
+def policy_said(trajectory: Trajectory) -> Message:
+    return trajectory.messages[-1]
+
+
+async def _earned(subject: Subject, gold: Gold) -> float:
+    return (await _rewards(subject, EXPERT)).get(gold.task.id, 1.0)
+
+
+async def _components(subject: Subject, gold: Gold) -> Mapping[str, float]:
+    for one in await episodes_of(subject, EXPERT):
+        if one.gold.task.id == gold.task.id and one.trajectory.reward is not None:
+            return one.trajectory.reward.components
+    return {}
+
+
+def _names(changed: Sequence[_Mutated]) -> str:
+    names = list(dict.fromkeys(one.mutation.name for one in changed))
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _each_once(changed: Sequence[_Mutated]) -> list[Json]:
+    """One example of each change."""
+    return [one.shown for one in {one.mutation.name: one for one in reversed(changed)}.values()][::-1][:20]

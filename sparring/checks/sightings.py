@@ -1,0 +1,178 @@
+"""What an environment's own code does while it runs: clocks read, dice thrown, sockets opened, files touched.
+
+Calls into C are seen by the interpreter's profiler, whatever name they were imported under; files and sockets by its audit
+hook. Each sighting is put down to the innermost line of the environment's own code.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, TypeAlias, final
+
+from sparring.types import Json
+
+Kind: TypeAlias = Literal["clock", "randomness", "network", "written", "read", "process"]
+
+_CLOCKS = frozenset({"time", "time_ns", "localtime", "gmtime", "ctime", "strftime", "asctime"})
+_CLASS_CLOCKS = frozenset({"now", "utcnow", "today"})
+_UNTIMED = frozenset({"strftime", "localtime", "gmtime", "ctime", "asctime"})
+_QUIET = ("logging", "tempfile", "asyncio", "concurrent", "threading", "warnings")
+"""Packages that read clocks and throw dice for purposes of their own."""
+_GLOBAL = random._inst  # pyright: ignore[reportAttributeAccessIssue]
+_UUID = ("uuid1", "uuid4")
+_SECRETS = ("token_bytes", "token_hex", "token_urlsafe", "choice", "randbelow", "randbits")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    kind: Kind
+    what: str
+    """`time.time`, `random.choice`, an address, a path."""
+    place: str
+    """`file:line` of the environment's own code."""
+
+    def as_json(self) -> dict[str, Json]:
+        return {"what": self.what, "line": self.place}
+
+
+@final
+class Sightings:
+    """Collects while it watches. `own` says whether a file is the environment's own code."""
+
+    def __init__(self, own: tuple[str, ...]) -> None:
+        self.seen: dict[Sighting, None] = {}
+        self._own = own
+        self._depth = 0
+        _LISTENERS.append(self)
+        _listen()
+
+    def of(self, *kinds: Kind) -> list[Sighting]:
+        return [one for one in self.seen if one.kind in kinds]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """A block in which what happens is the environment's doing."""
+        if self._depth:
+            yield
+            return
+        self._depth += 1
+        numpy_before = _numpy_state()
+        before = sys.getprofile()
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            threading.setprofile(None)
+            self._depth -= 1
+        if _numpy_state() != numpy_before:
+            self._add("randomness", "numpy.random (the process-wide generator)", "the tools")
+
+    def close(self) -> None:
+        _LISTENERS.remove(self)
+
+    def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An event of the audit hook, on any thread."""
+        if not self._depth:
+            return
+        frame = sys._getframe()
+        if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+            flags = arguments[2] if isinstance(arguments[2], int) else 0
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            self._at(frame, "written" if writes else "read", _absolute(arguments[0]))
+        elif event in ("os.mkdir", "tempfile.mkdtemp", "tempfile.mkstemp") or (
+            event == "sqlite3.connect" and str(arguments[0]) not in (":memory:", "")
+        ):
+            self._at(frame, "written", _absolute(arguments[0]))
+        elif event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+            address = arguments[1] if event != "socket.getaddrinfo" else arguments[:2]
+            self._at(frame, "network", str(address))
+        elif event in ("subprocess.Popen", "os.system", "os.posix_spawn"):
+            self._at(frame, "process", str(arguments[0]))
+
+    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            name, owner = argument.__name__, getattr(argument, "__self__", None)
+            if owner is _GLOBAL:
+                self._at(frame, "randomness", f"random.{name} (the process-wide generator)")
+            elif getattr(owner, "__name__", None) == "time" and name in _CLOCKS:
+                # With an argument they convert, and do not ask what time it is; that cannot be seen from here.
+                if name not in _UNTIMED:
+                    self._at(frame, "clock", f"time.{name}")
+            elif name in _CLASS_CLOCKS and isinstance(owner, type) and issubclass(owner, date):
+                self._at(frame, "clock", f"{'datetime' if issubclass(owner, datetime) else 'date'}.{name}")
+            elif name == "urandom":
+                self._at(frame, "randomness", "os.urandom")
+            elif type(owner).__name__ == "RandomState":
+                self._at(frame, "randomness", f"numpy.random.{name} (the process-wide generator)")
+        elif event == "call":
+            code = frame.f_code
+            if code.co_filename == random.__file__:
+                if frame.f_locals.get("self") is _GLOBAL:
+                    self._at(frame.f_back, "randomness", f"random.{code.co_name} (the process-wide generator)")
+                elif code.co_name == "__init__" and frame.f_locals.get("x", 0) is None:
+                    self._at(frame.f_back, "randomness", "random.Random() without a seed")
+
+    def _at(self, frame: FrameType | None, kind: Kind, what: str) -> None:
+        """Note it, unless a package on the way down did it for itself, or no code of the environment is on the stack."""
+        through = ""
+        while frame is not None and not frame.f_code.co_filename.startswith(self._own):
+            module = str(frame.f_globals.get("__name__", ""))
+            if module.split(".")[0] in _QUIET and kind in ("clock", "randomness"):
+                return
+            if module == "random" and kind == "randomness":
+                through = f"random.{frame.f_code.co_name} (the process-wide generator)"
+            if module in ("uuid", "secrets") and frame.f_code.co_name in (*_UUID, *_SECRETS):
+                through = f"{module}.{frame.f_code.co_name}"
+            frame = frame.f_back
+        if frame is not None:
+            self._add(kind, through or what, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+    def _add(self, kind: Kind, what: str, place: str) -> None:
+        self.seen[Sighting(kind, what, place)] = None
+
+
+_EVENTS = frozenset({
+    "open", "os.mkdir", "tempfile.mkdtemp", "tempfile.mkstemp", "sqlite3.connect", "socket.connect", "socket.getaddrinfo",
+    "socket.sendto", "subprocess.Popen", "os.system", "os.posix_spawn",
+})  # fmt: skip
+_LISTENERS: list[Sightings] = []
+_is_listening = False
+
+
+def _listen() -> None:
+    """Install the audit hook, once a process: it cannot be taken out again."""
+    global _is_listening
+    if not _is_listening:
+        _is_listening = True
+        sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    # First of all by name: what a listener does raises events, too.
+    if event in _EVENTS:
+        for listener in tuple(_LISTENERS):
+            listener.heard(event, arguments)
+
+
+def _absolute(path: Any) -> str:
+    return str(Path(os.fsdecode(path)).absolute())
+
+
+def _numpy_state() -> object:
+    """Of numpy's process-wide generator, where numpy is loaded."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    name, keys, position, *rest = numpy.random.get_state()
+    return name, keys.tobytes(), position, rest

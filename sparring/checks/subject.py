@@ -1,0 +1,292 @@
+"""What is checked: a recipe with its environment, tasks and judges, and the episodes that scripted policies play in it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from sparring.agents.tool_loop import play
+from sparring.build import Parts, Tasks, environment_of, load_tasks
+from sparring.checks.registry import Need
+from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
+from sparring.checks.watch import Watch
+from sparring.config import Config
+from sparring.environments import Environment, opened
+from sparring.environments.tools import Tool, tools_of
+from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
+from sparring.plugins import load_object
+from sparring.protocols import Chat, RewardFunction, Scorer
+from sparring.rewards.rules import evaluate_reward
+from sparring.scorers.strict import evaluate_score
+from sparring.types import Json, Message, Task, ToolSchema, Trajectory
+
+NUM_SAMPLED = 8
+"""Training tasks that are played; each rule plays them with few policies."""
+NUM_LOOKED_AT = 512
+"""Training tasks that are read for values."""
+EXPERT = "expert"
+
+
+class UndecidedError(Exception):
+    """A rule could not be decided: what it needed to see did not happen. The text says what happened instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the user named beside the recipe, read and ready."""
+
+    production: tuple[Mapping[str, Json], ...] | None = None
+    """Rows of a sample of production logs."""
+    schemas: Mapping[str, ToolSchema] | None = None
+    """Tools of production by name."""
+    reference: tuple[str, ...] = ()
+    """Addresses of reference endpoints, `URL#MODEL`."""
+    run: Path | None = None
+    """A stored run whose trajectories count as the baseline."""
+
+
+@final
+class Subject:
+    """One recipe under check.
+
+    Everything is made when first asked for. Random choices come from `rng(name)`, seeded by the recipe.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        recipe: Path,
+        *,
+        overrides: Sequence[str] = (),
+        given: Given | None = None,
+        watch: Watch | None = None,
+        parts: Parts | None = None,
+        plays_baseline: bool = True,
+    ) -> None:
+        """`parts` are the built objects where the model is at hand. Raises UsageError and DataError for what cannot be
+        loaded."""
+        self.config = config
+        self.recipe = recipe
+        self.folder = recipe.parent
+        self.overrides = tuple(overrides)
+        self.given = given or Given()
+        self.watch = watch or Watch()
+        self.parts = parts
+        self.plays_baseline = plays_baseline
+        self.patience = 1.0
+        """What deadlines are multiplied by: more than 1 on a busy machine."""
+        self.shared: dict[str, Any] = {}
+        """What one rule saw and another may use, by name."""
+        self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
+        self._judged: dict[tuple[str, str, int], Trajectory] = {}
+        self._make_environment: Callable[[], Environment] | None = None
+        self.environment_class: type[Environment] | None = None
+        with self.watch.loading("importing the recipe's code"):
+            if config.environment.target is not None and not config.agent.is_foreign:
+                self._make_environment, self.environment_class = environment_of(config, self.folder)
+            section = config.reward
+            self.reward: RewardFunction | None = self._judge(section.reward)
+            self.scorer: Scorer | None = self._judge(section.scorer)
+        with self.watch.loading("loading the tasks"):
+            self.tasks: Tasks = load_tasks(config, self.folder)
+
+    def _judge(self, name: str | None) -> Any:
+        return None if name is None else load_object(name, beside=self.folder)
+
+    def rng(self, name: str) -> random.Random:
+        """A generator of its own for each purpose, the same in every check of the recipe."""
+        return random.Random(f"{self.config.run.seed}/{name}")
+
+    @cached_property
+    def sample(self) -> tuple[Task, ...]:
+        """The training tasks that are played: at most NUM_SAMPLED, in the dataset's order."""
+        return _some(self.tasks.train, NUM_SAMPLED, self.rng("sample"))
+
+    @cached_property
+    def looked_at(self) -> tuple[Task, ...]:
+        """The training tasks that are read and not played: at most NUM_LOOKED_AT."""
+        return _some(self.tasks.train, NUM_LOOKED_AT, self.rng("looked at"))
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """By name, in order of definition; none without an environment."""
+        return {} if self.environment_class is None else tools_of(self.environment_class)
+
+    @property
+    def tool_schemas(self) -> tuple[ToolSchema, ...]:
+        return tuple(tool.schema for tool in self.tools.values())
+
+    @property
+    def chat(self) -> Chat | None:
+        """The model's template; None without the model."""
+        return None if self.parts is None else self.parts.chat
+
+    def lacks(self, need: Need) -> str | None:
+        """Why something that a rule needs is not there; None when it is."""
+        if need == "environment":
+            return None if self.environment_class else "the recipe's agent brings its own world"
+        if need == "expert":
+            has_expert = self.environment_class is not None and self.expert(self.sample[0]) is not None
+            return self.lacks("environment") or (None if has_expert else "the environment has no `demonstrate`")
+        there: dict[str, tuple[Any, str]] = {
+            "reward": (self.reward, "the recipe names no reward.reward"),
+            "scorer": (self.scorer, "the recipe names no reward.scorer"),
+            "model": (self.parts, "needs the model: --model"),
+            "baseline": (self.plays_baseline or None, "the first validation of the run plays it"),
+            "production": (self.given.production, "needs a sample of production logs: --production FILE"),
+            "schemas": (self.given.schemas, "needs the production's tool schemas: --schemas FILE"),
+            "reference": (self.given.reference, "needs a reference endpoint: --reference URL#MODEL"),
+            "run": (self.given.run, "needs a stored run: --run RUN"),
+        }
+        value, reason = there[need]
+        return reason if value is None or value == () else None
+
+    def make_environment(self, *, observed: bool = True) -> Environment:
+        """A fresh environment, its calls under the watch unless they are not to be `observed`."""
+        if self._make_environment is None:
+            raise UsageError(
+                "this recipe's agent brings its own world, so there is no environment to check; see [agent]."
+            )
+        with self.watch.calling(f"{self._name}.__init__"):
+            environment = self._make_environment()
+        if observed:
+            _put_under(self.watch, environment, tuple(self.tools))
+        return environment
+
+    @property
+    def _name(self) -> str:
+        return "environment" if self.environment_class is None else self.environment_class.__name__
+
+    def expert(self, task: Task) -> ScriptedPolicy | None:
+        """The environment's own scripted expert on a task; None when it has none.
+
+        Raises UndecidedError when it fails.
+        """
+        cls = self.environment_class
+        if cls is None or cls.demonstrate is Environment.demonstrate:
+            return None
+        try:
+            environment = self.make_environment(observed=False)
+            with self.watch.calling(f"{self._name}.demonstrate of task {task.id}"):
+                script = list(environment.demonstrate(copy.deepcopy(task)))
+        except Exception as error:
+            raise UndecidedError(f"{self._name}.demonstrate failed on task {task.id}: {_told(error)}") from error
+        return saying(EXPERT, script)
+
+    async def play(self, task: Task, policy: ScriptedPolicy, *, repeat: int = 0, judged: bool = True) -> Trajectory:
+        """The episode that a policy plays, with reward and score unless not `judged`.
+
+        Each (policy name, task, repeat) is played once, through the real tool loop. Raises UndecidedError when the world
+        fails, or when a judge does.
+        """
+        key = (policy.name, task.id, repeat)
+        if key not in self._played:
+            try:
+                self._played[key] = await self.episode(task, policy)
+            except UndecidedError as error:
+                self._played[key] = error
+        played = self._played[key]
+        if isinstance(played, UndecidedError):
+            raise played
+        if not judged:
+            return played
+        if key not in self._judged:
+            self._judged[key] = await self.judge(played)
+        return self._judged[key]
+
+    async def episode(self, task: Task, policy: ScriptedPolicy) -> Trajectory:
+        """Play anew, unjudged. Raises UndecidedError when the world fails."""
+        session = PolicySession(policy, task, self.tool_schemas, self.config.policies)
+        own = copy.deepcopy(task)
+        try:
+            async with opened(self.make_environment(), own) as environment:
+                result = await play(own, environment, session, max_turns=self.config.environment.max_turns)
+        except Exception as error:
+            raise UndecidedError(f"an episode of task {task.id} could not be played: {_told(error)}") from error
+        return Trajectory(
+            id=session.id, task=task, attempt=0, turns=session.turns, messages=copy.deepcopy(tuple(result.messages)),
+            outcome=result.outcome, reward=None, score=None, metrics=result.metrics,
+            transitions=tuple(result.transitions), error=result.error,
+        )  # fmt: skip
+
+    async def judge(self, trajectory: Trajectory) -> Trajectory:
+        """With reward and score, as far as the recipe names them. Raises UndecidedError when one fails."""
+        try:
+            reward = None
+            if self.reward is not None:
+                what = f"the reward of {trajectory.id}"
+                reward = await self.watch.call(what, evaluate_reward, self.reward, trajectory)
+            score = None
+            if self.scorer is not None:
+                what = f"the scorer of {trajectory.id}"
+                score = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
+        except (RewardError, InfrastructureError) as error:
+            raise UndecidedError(str(error)) from error
+        return replace(trajectory, reward=reward, score=score)
+
+    async def measured(self) -> dict[str, Json]:
+        """What was counted, for the report."""
+        return {
+            "tasks": {split: len(getattr(self.tasks, split)) for split in ("train", "validation", "held_out")},
+            "sampled_tasks": [task.id for task in self.sample],
+            "tools": list(self.tools),
+            "files": self._files_read(),
+            "episodes": len(self._played),
+        }
+
+    def _files_read(self) -> dict[str, str]:
+        """Content hashes of the files that the environment was seen to read, Python's own and temporary ones apart."""
+        sightings = self.shared.get("sightings")
+        seen = {one.what for one in sightings.of("read")} if sightings is not None else set()
+        foreign = (sys.prefix, sys.base_prefix, tempfile.gettempdir(), "/proc", "/dev", "/sys", "/etc")
+        paths = [Path(name) for name in sorted(seen) if not name.startswith(foreign) and not name.endswith(".pyc")]
+        return {str(path): _sha256(path) for path in paths if path.is_file()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def transcript(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """A conversation as (role, text) lines that can be compared: calls as JSON, ids left out."""
+    return [(str(message.get("role")), _line(message)) for message in messages]
+
+
+def _line(message: Message) -> str:
+    calls = [f"{one['function']['name']}({one['function']['arguments']})" for one in message.get("tool_calls") or ()]
+    return " ".join([str(message.get("content") or ""), *calls]).strip()
+
+
+def _some(tasks: Sequence[Task], most: int, rng: random.Random) -> tuple[Task, ...]:
+    chosen = sorted(rng.sample(range(len(tasks)), min(most, len(tasks))))
+    return tuple(tasks[index] for index in chosen)
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, SparringError) else repr(error)
+
+
+def _put_under(watch: Watch, environment: Environment, tools: Sequence[str]) -> None:
+    """Have the watch around every call of an object's own methods. Attributes of the object hide those of its class."""
+    name = type(environment).__name__
+
+    def guarded(method_name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            shown = ", ".join(f"{key}={value!r:.80}" for key, value in options.items())
+            return watch.call(f"{name}.{method_name}({shown})", method, *arguments, **options)
+
+        return call
+
+    for method_name in ("reset", "reply", "close", *tools):
+        with suppress(AttributeError):  # a class with __slots__ is called as it is
+            object.__setattr__(environment, method_name, guarded(method_name, getattr(environment, method_name)))

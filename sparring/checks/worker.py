@@ -1,0 +1,76 @@
+"""The process in which a recipe's code runs while it is checked: it may hang or die without taking anything along.
+
+Reads one JSON request from standard input and writes one JSON object a line to what was standard output:
+{"loaded", "slowness"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "checked"}, {"measured"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from sparring.build import build
+from sparring.checks import CHECKS
+from sparring.checks.asking import ask
+from sparring.checks.given import read_given
+from sparring.checks.subject import Subject
+from sparring.checks.watch import Watch
+from sparring.config import load_config
+from sparring.errors import SparringError
+from sparring.ledger import Ledger
+from sparring.types import Json
+
+
+def main() -> None:
+    """Run by `sparring.checks.run`."""
+    request = json.loads(sys.stdin.readline())
+    # What user code prints must not get between our lines.
+    with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
+        os.dup2(2, 1)
+        sys.path.insert(0, "")
+        asyncio.run(_main(request, out))
+        out.flush()
+        # Threads that user code left behind must not hold the process.
+        os._exit(0)
+
+
+async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
+    def tell(**line: Json) -> None:
+        out.write(json.dumps(line) + "\n")
+
+    try:
+        subject = load(request)
+    except SparringError as error:
+        tell(refused=str(error), kind=type(error).__name__)
+        return
+    # On a busy machine everything takes longer: deadlines grow with it.
+    slowness = min(10.0, max(1.0, (time.time() - request["began"]) / time.process_time()))
+    subject.watch.seconds *= slowness
+    subject.patience = slowness
+    tell(loaded=True, slowness=slowness)
+    for name in request["rules"]:
+        tell(begin=name)
+        found, checked = await ask(CHECKS[name], subject)
+        tell(end=name, findings=[finding.as_json() for finding in found], checked=asdict(checked))
+    tell(measured=await subject.measured())
+
+
+def load(request: Mapping[str, Any]) -> Subject:
+    """The subject of a request. Raises what loading raises."""
+    recipe = Path(request["recipe"])
+    config = load_config(recipe, request["overrides"])
+    watch = Watch(Path(request["note"]), seconds=request["call_seconds"])
+    given = read_given(**request["given"])
+    parts = build(config, recipe.parent, Ledger()) if request["model"] else None
+    return Subject(config, recipe, overrides=request["overrides"], given=given, watch=watch, parts=parts)
+
+
+if __name__ == "__main__":
+    main()

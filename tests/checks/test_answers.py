@@ -1,0 +1,80 @@
+"""How right answers are written is read off several of them; what judges read of a task's fields is seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparring.checks.answers import AnswerForm, ReadFields, answer_form, canonical, tagged
+from sparring.environments import answer, tool_call
+from sparring.types import Message
+
+
+@pytest.mark.parametrize(
+    ("answers", "form", "parts"),
+    [
+        (
+            [answer('<out>{"a": 1}</out>'), answer('<out>{"a": 2}</out>')],
+            AnswerForm(tags=("out",), is_json=True),
+            {"a": 1},
+        ),
+        ([answer("Total: 11"), answer("Total: 12")], AnswerForm(before="Total: "), {"": "11"}),
+        (
+            [answer("It is 5 euros."), answer("It is 70 euros.")],
+            AnswerForm(before="It is ", after=" euros."),
+            {"": "5"},
+        ),
+        ([answer('{"a": 1}'), answer('{"a": 3}')], AnswerForm(is_json=True), {"a": 1}),
+        (
+            [answer("<kind>low</kind><why>x</why>"), answer("<kind>high</kind><why>y</why>")],
+            AnswerForm(tags=("kind", "why")),
+            {"kind": "low", "why": "x"},
+        ),
+        ([answer("Hence <v>no</v>"), answer("Hence <v>yes</v>")], AnswerForm(tags=("v",), before="Hence "), {"": "no"}),
+        ([tool_call("submit", a=1), tool_call("submit", a=2)], AnswerForm(tool="submit"), {"a": 1}),
+    ],
+)
+def test_a_form_is_read_and_written_back(answers: list[Message], form: AnswerForm, parts: dict[str, object]) -> None:
+    found = answer_form(answers)
+    assert found == form
+    assert found.parts(answers[0]) == parts
+    assert found.parts(found.message(parts)) == parts
+
+
+def test_what_is_not_in_the_form_has_no_parts() -> None:
+    form = AnswerForm(tags=("out",), is_json=True)
+    assert form.parts(answer('{"a": 1}')) is None
+    assert form.parts(answer("<out>[1]</out>")) is None
+    assert form.parts(answer('Well: <out>{"a": 1}</out>')) is None
+    assert AnswerForm(tool="submit").parts(answer("done")) is None
+
+
+def test_equal_values_have_one_text_and_others_do_not() -> None:
+    assert canonical({"b": 1.0, "a": [2]}) == canonical({"a": [2.0], "b": 1})
+    assert len({canonical(value) for value in (1, True, "1", None, [1])}) == 5
+
+
+def test_tags_inside_tags_are_seen_and_tool_calls_are_not() -> None:
+    text = '<sop>Do it. <out>{"a": ""}</out></sop><tool_call>{}</tool_call>'
+    assert [tag for tag, _ in tagged(text)] == ["sop", "out"]
+
+
+def test_fields_note_what_is_read_and_what_is_missed() -> None:
+    fields = ReadFields({"answer": {"a": 1, "b": 2}, "world": {"x": {}}, "id": "7"})
+    assert fields["answer"]["a"] == 1
+    assert fields.get("anwser") is None
+    with pytest.raises(KeyError):
+        fields["world"]["y"]
+    assert fields.read == {("answer",), ("answer", "a"), ("world",)}
+    assert fields.missed == {("anwser",), ("world", "y")}
+
+
+@pytest.mark.parametrize(
+    "read_whole", [dict, json.dumps, lambda value: value == {"a": 1, "b": 2}, lambda value: {**value}]
+)
+def test_reading_a_whole_field_reads_all_of_it(read_whole: object) -> None:
+    assert callable(read_whole)
+    fields = ReadFields({"answer": {"a": 1, "b": 2}})
+    read_whole(fields["answer"])
+    assert {("answer", "a"), ("answer", "b")} <= fields.read

@@ -1,0 +1,82 @@
+"""Every planted defect is found and named by its rule, and the clean twin of the recipe is not."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparring.checks import CHECKS
+
+HERE = Path(__file__).parent
+FAMILIES = ("environment", "budgets", "foothold", "weights")
+"""test_planted.py has the others."""
+ALL = {
+    path.parent.name: tomllib.loads(path.read_text("utf-8"))
+    for path in sorted((HERE / "defects").glob("*/defect.toml"))
+}
+DEFECTS = {name: defect for name, defect in ALL.items() if defect["rule"].startswith(FAMILIES)}
+WHOLE = {name for name, defect in DEFECTS.items() if defect.get("ends_process")}
+"""Those that hang or die, which only the whole command survives: test_run.py has them."""
+CLEAN = HERE / "clean" / "library"
+RULES = [name for name, check in CHECKS.items() if check.family in FAMILIES]
+
+
+def asked(name: str) -> dict[str, Any]:
+    defect, folder = DEFECTS[name], HERE / "defects" / name
+    options = {key: str(folder / value) for key, value in defect.get("options", {}).items()}
+    return {"folder": str(folder), "rule": defect["rule"], "options": options}
+
+
+@cache
+def verdicts() -> dict[tuple[str, str], dict[str, Any]]:
+    """What the rules say, by (folder, rule): of each defect, and of the clean recipe."""
+    everything = [asked(name) for name in DEFECTS if name not in WHOLE]
+    everything += [{"folder": str(CLEAN), "rule": rule, "options": {}} for rule in RULES]
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Into files: what a defect leaves running would hold a pipe open.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        subprocess.run(
+            [sys.executable, str(HERE / "judge.py")], input=json.dumps(everything), stdout=out, stderr=errors, text=True,
+            check=False, cwd=HERE, env=environment, start_new_session=True,
+        )  # fmt: skip
+        out.seek(0)
+        errors.seek(0)
+        lines = [json.loads(line) for line in out.read().splitlines()]
+        assert len(lines) == len(everything), errors.read()[-2000:]
+    return {(Path(one["folder"]).name, one["rule"]): line for one, line in zip(everything, lines, strict=True)}
+
+
+@pytest.mark.parametrize("name", sorted(DEFECTS.keys() - WHOLE))
+def test_a_defect_is_found_and_named(name: str) -> None:
+    defect = DEFECTS[name]
+    verdict = verdicts()[name, defect["rule"]]
+    named = [
+        finding
+        for finding in verdict["findings"]
+        if finding["severity"] == defect["severity"] and defect["says"] in json.dumps(finding)
+    ]
+    if verdict["state"] == "undecided" and defect["severity"] == "error":
+        named = [verdict] if defect["says"] in verdict["reason"] else []
+    assert named, verdict
+    assert all(finding["rule"] == defect["rule"] for finding in verdict["findings"])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_clean_recipe_is_not_accused(rule: str) -> None:
+    verdict = verdicts()[CLEAN.name, rule]
+    assert verdict["state"] in ("decided", "skipped"), verdict
+    assert [finding for finding in verdict["findings"] if finding["severity"] != "note"] == []
+
+
+def test_every_rule_that_needs_no_model_has_a_planted_defect() -> None:
+    planted = {defect["rule"] for defect in ALL.values()}
+    needless = {name for name, check in CHECKS.items() if not {"model", "reference"} & set(check.needs)}
+    # The cost of a run is a note for everybody.
+    assert needless - planted - {"budgets.cost"} == set()

@@ -1,0 +1,56 @@
+"""Training asks first: it stops on errors unless told otherwise, and keeps what was found."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparring.cli import app
+from sparring.errors import GateError
+from sparring.trainer import MultiTurnRLTrainer
+
+ROOT = Path(__file__).parents[2]
+TOO_FEW = Path(__file__).parent / "defects" / "too_few_turns"
+SMALL = [
+    "schedule.max_steps=0", "warm_start.steps=1", "warm_start.num_demonstrations=8", "evaluation.val_num_tasks=2",
+    "evaluation.allow_zero_baseline=true",
+]  # fmt: skip
+
+
+@pytest.mark.checked
+def test_an_error_stops_a_training_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", str(TOO_FEW), "--json"])
+    assert result.exit_code == GateError.exit_code == 5
+    assert "so nothing was trained" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.checked
+def test_a_run_keeps_what_was_checked_and_found(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "recipes" / "pointer_chase", tmp_path / "chase")
+    (tmp_path / "chase" / "Containerfile").write_text("FROM scratch\n")
+    overrides = [*SMALL, f"run.runs_dir={tmp_path}"]
+    result = MultiTurnRLTrainer(tmp_path / "chase", overrides=overrides, name="one", quiet=True).train()
+    assert result is not None
+    manifest = json.loads((result.run / "manifest.json").read_text())
+    unloaded, loaded = manifest["checked"]
+    assert (unloaded["counts"]["error"], loaded["counts"]["error"]) == (0, 0)
+    assert {"weights.logprobs", "weights.served", "weights.export"} <= {one["rule"] for one in loaded["checked"]}
+    assert str(tmp_path / "chase" / "Containerfile") in manifest["sha256"]
+    found = [json.loads(line)["rule"] for line in (result.run / "findings.jsonl").read_text().splitlines()]
+    assert "budgets.cost" in found
+
+
+@pytest.mark.checked
+def test_it_trains_all_the_same_when_told_to(tmp_path: Path) -> None:
+    """Not for the fixture of conftest.py, but because it is told so."""
+    overrides = [*SMALL, f"run.runs_dir={tmp_path}", "environment.max_turns=1"]
+    trainer = MultiTurnRLTrainer(
+        ROOT / "recipes" / "pointer_chase", overrides=overrides, name="one", check=False, quiet=True
+    )
+    assert trainer.train() is not None
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert "checked" not in manifest

@@ -1,0 +1,59 @@
+"""Changed answers are what their names say: others, and wrong where they claim to be."""
+
+from __future__ import annotations
+
+from sparring.checks.answers import AnswerForm, text_of
+from sparring.checks.mutations import Kind, mutations
+from sparring.environments import answer, tool_call
+from sparring.scorers import json_exact
+from sparring.types import Message, Outcome, Task, Trajectory
+
+RIGHT = {"grade": "gold", "count": 3, "ok": True}
+LABELS = {"grade": ["gold", "red", "blue"], "count": [3, 4, 3], "ok": [True, False, True]}
+FORM = AnswerForm(tags=("final_output",), is_json=True)
+
+
+def score(message: Message) -> float:
+    judge = json_exact("final_output")
+    judged = judge(
+        Trajectory(
+            id="t", task=Task(id="1", messages=(), fields={"answer": RIGHT}), attempt=0, turns=(), messages=(message,),
+            outcome=Outcome.FINISHED, reward=None, score=None,
+        )
+    )  # fmt: skip
+    assert isinstance(judged, float)
+    return judged
+
+
+def test_the_strict_scorer_pays_for_the_same_answer_and_for_no_other() -> None:
+    right = FORM.message(RIGHT)
+    assert score(right) == 1.0
+    changed = list(mutations(FORM, right, LABELS))
+    assert len(changed) > 40
+    for one in changed:
+        paid = score(one.message)
+        if one.kind is Kind.SAME:
+            assert paid == 1.0, one.name
+        if one.kind in (Kind.WRONG, Kind.FORM):
+            assert paid == 0.0, one.name
+
+
+def test_no_change_is_the_answer_itself_or_comes_twice() -> None:
+    for form, right in (
+        (FORM, FORM.message(RIGHT)),
+        (AnswerForm(before="Total: "), answer("Total: 11")),
+        (AnswerForm(tool="submit"), tool_call("submit", grade="gold", count=3)),
+    ):
+        labels = {"": ["11", "12"], "grade": ["gold", "red"], "count": [3, 4]}
+        said = [str(one.message) for one in mutations(form, right, labels)]
+        assert len(said) == len(set(said)) > 3
+        assert str(right) not in said
+
+
+def test_every_label_is_named_and_wrong_answers_surround_the_right_one() -> None:
+    form = AnswerForm(before="Total: ")
+    texts = {one.name: text_of(one.message) for one in mutations(form, answer("Total: 11"), {"": ["11", "12", "13"]})}
+    assert texts["every label named"] == "Total: 11, 12, 13"
+    assert texts["a wrong answer, then the right one"] == "Total: 12\nTotal: 11"
+    assert texts["an answer with each label"] == "Total: 11\nTotal: 12\nTotal: 13"
+    assert texts["text before each value"] == "Total: un11"

@@ -1,0 +1,94 @@
+"""The whole check: what hangs or dies is told and survived, exit codes, the JSON document, the page."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparring.checks.page import page
+from sparring.checks.report import Checked, CheckReport
+from sparring.checks.run import Options, check_recipe, selected
+from sparring.cli import app
+from sparring.errors import DataError, UsageError
+from sparring.findings import Finding, Severity
+
+HERE = Path(__file__).parent
+CLEAN = HERE / "clean" / "library"
+
+
+def finding(severity: Severity, symptom: str) -> Finding:
+    return Finding(
+        rule="environment.plays", severity=severity, symptom=symptom, evidence={"said": "<b>&"}, change="c", confirm="d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("tool_hangs", "Desk.find(title="), ("tool_ends_process", "ended itself with exit code 3")]
+)
+def test_code_that_hangs_or_dies_is_named_and_the_other_rules_still_run(name: str, says: str) -> None:
+    report = check_recipe(HERE / "defects" / name, Options(families=("environment", "budgets")))
+    assert says in report.errors[0].symptom
+    assert report.errors[0].rule == "environment.plays"
+    assert {one.name for one in report.checked} == {
+        one.name for one in selected(Options(families=("environment", "budgets")))
+    }
+
+
+def test_a_clean_recipe_gives_exit_code_0_and_its_numbers_as_json() -> None:
+    result = CliRunner().invoke(app, ["check", str(CLEAN), "--only", "budgets", "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["counts"]["error"], document["counts"]["warning"]) == (0, 0)
+    assert document["measured"]["tasks"] == {"train": 40, "validation": 10, "held_out": 10}
+    assert document["measured"]["tools"] == ["find", "floor"]
+
+
+def test_an_error_is_exit_code_5_and_the_page_is_written_all_the_same(tmp_path: Path) -> None:
+    target = tmp_path / "findings.html"
+    folder = str(HERE / "defects" / "too_few_turns")
+    result = CliRunner().invoke(app, ["check", folder, "--only", "budgets", "--page", str(target)])
+    assert result.exit_code == 5
+    assert "budgets.max_turns: the expert" in " ".join(result.stdout.split())
+    assert "the expert needs 3 turns, but max_turns is 2." in target.read_text("utf-8")
+
+
+def test_what_cannot_be_loaded_has_the_exit_code_of_its_kind(tmp_path: Path) -> None:
+    shutil.copytree(CLEAN, tmp_path / "recipe")
+    with pytest.raises(UsageError, match="names no family"):
+        check_recipe(tmp_path / "recipe", Options(families=("weather",)))
+    with pytest.raises(UsageError, match="no recipe at"):
+        check_recipe(tmp_path / "nothing")
+    recipe = tmp_path / "recipe" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('"environment:train_tasks"', '"missing.jsonl"'))
+    with pytest.raises(DataError, match="does not exist"):
+        check_recipe(tmp_path / "recipe", Options(families=("budgets",)))
+
+
+def test_findings_come_heaviest_first_and_the_page_says_all_of_them_without_markup_of_theirs() -> None:
+    report = CheckReport.of(
+        "r", [finding(Severity.NOTE, "small"), finding(Severity.ERROR, "large <script>")],
+        [Checked(name="environment.plays", state="skipped", reason="because")], seconds=1.0,
+    )  # fmt: skip
+    assert [one.symptom for one in report.findings] == ["large <script>", "small"]
+    assert [one.symptom for one in report.errors] == ["large <script>"]
+
+    class Reader(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tags: set[str] = set()
+            self.text = ""
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.tags.add(tag)
+            assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
+
+        def handle_data(self, data: str) -> None:
+            self.text += data
+
+    reader = Reader()
+    reader.feed(page(report))
+    assert not reader.tags & {"script", "link", "img", "b "}
+    assert all(text in reader.text for text in ("large <script>", "small", '"<b>&"', "skipped: because"))

@@ -1,0 +1,103 @@
+"""A recipe without a scripted expert: the right answers are those fields that the scorer pays for, and rows have numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from sparring.checks import CHECKS
+from sparring.checks.golds import golds_of
+from sparring.checks.subject import Subject
+from sparring.config import load_config
+from sparring.findings import Finding
+
+ENVIRONMENT = '''
+from sparring.environments import Environment, tool
+
+
+class Desk(Environment):
+    @tool
+    def look(self, word: str) -> str:
+        """Look a word up."""
+        return word
+
+
+def reward(trajectory):
+    last = trajectory.messages[-1]
+    return float(last["role"] == "assistant" and last["content"] == f"<answer>{trajectory.task.fields['label']}</answer>")
+
+
+def scorer(trajectory):
+    text = str(trajectory.messages[-1].get("content"))
+    return float(text.startswith("<answer>") and text[8:] == trajectory.task.fields["label"] + "</answer>")
+'''
+RECIPE = """
+[data]
+train = "tasks.jsonl"
+
+[environment]
+target = "environment:Desk"
+
+[reward]
+reward = "environment:reward"
+scorer = "environment:scorer"
+"""
+
+
+def recipe(folder: Path, rows: list[dict[str, object]]) -> Subject:
+    (folder / "environment.py").write_text(ENVIRONMENT, "utf-8")
+    (folder / "recipe.toml").write_text(RECIPE, "utf-8")
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return Subject(load_config(folder / "recipe.toml"), folder / "recipe.toml")
+
+
+def rows() -> list[dict[str, object]]:
+    return [
+        {"prompt": f"Is case C{number} high or low? Answer in <answer></answer>.", "label": ("high", "low")[number % 2]}
+        for number in range(40)
+    ]
+
+
+def found(subject: Subject, name: str) -> list[Finding]:
+    return list(asyncio.run(CHECKS[name].rule(subject)))  # type: ignore[arg-type]
+
+
+def test_the_field_that_the_scorer_pays_for_is_the_right_answer(tmp_path: Path) -> None:
+    subject = recipe(tmp_path, rows())
+    golds = asyncio.run(golds_of(subject))
+    assert golds is not None
+    assert not golds.has_expert
+    assert golds.form.tag == "answer"
+    assert set(golds.labels()[""]) == {"high", "low"}
+    assert golds.read == {("label",)}
+    assert list(golds.by_task) == [task.id for task in subject.tasks.train]
+
+
+def test_without_any_known_answer_there_is_a_note_and_nothing_else_is_said(tmp_path: Path) -> None:
+    subject = recipe(tmp_path, [{**row, "label": {"deep": row["label"]}} for row in rows()])
+    assert [(one.severity.value, one.rule) for one in found(subject, "policies.expert")] == [
+        ("note", "policies.expert")
+    ]
+    assert found(subject, "reward.mutations") == found(subject, "data.imbalance") == found(subject, "prompt.tag") == []
+
+
+def test_a_row_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
+    torn = rows()
+    torn[6]["prompt"] = "Is case {label} high or low? Answer in <answer></answer>."
+    del torn[11]["label"]
+    subject = recipe(tmp_path, torn)
+    (unfilled,) = found(subject, "data.rows")
+    assert [one["row"] for one in unfilled.evidence["tasks"]] == [7]
+    (missing,) = found(subject, "data.columns")
+    assert (missing.severity.value, [one["row"] for one in missing.evidence["tasks"]]) == ("error", [12])
+
+
+def test_one_answer_for_nine_tasks_in_ten_is_told_with_its_score(tmp_path: Path) -> None:
+    subject = recipe(
+        tmp_path, [{**row, "label": "low" if number % 20 else "high"} for number, row in enumerate(rows())]
+    )
+    (one,) = found(subject, "data.imbalance")
+    assert one.severity.value == "error"
+    assert one.evidence["share"] > 0.9
+    assert one.evidence["score"] > 0.9
