@@ -87,7 +87,7 @@ def _schema_differences(name: str, here: ToolSchema, there: ToolSchema) -> list[
     mine, theirs = here["function"]["parameters"], there["function"]["parameters"]
     own, other = mine.get("properties", {}), theirs.get("properties", {})
     found: list[tuple[str, dict[str, Json]]] = []
-    for key in sorted(own.keys() | other.keys()):
+    for key in sorted({*own, *other}):
         if key not in own or key not in other:
             where = "only production" if key in other else "only the environment"
             found.append((f"{name}: {where} has the argument {key!r}", {"here": list(own), "production": list(other)}))

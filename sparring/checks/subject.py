@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 from sparring.agents.tool_loop import play
 from sparring.build import Parts, Tasks, environment_of, load_tasks
@@ -21,7 +21,7 @@ from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
 from sparring.checks.watch import Watch
 from sparring.config import Config
 from sparring.environments import Environment, opened
-from sparring.environments.tools import Tool, tools_of
+from sparring.environments.tools import Tool
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
 from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
@@ -119,7 +119,8 @@ class Subject:
     @property
     def tools(self) -> Mapping[str, Tool]:
         """By name, in order of definition; none without an environment."""
-        return {} if self.environment_class is None else tools_of(self.environment_class)
+        found = {} if self.environment_class is None else self.environment_class.tools()
+        return {name: tool if isinstance(tool, Tool) else _typed(name, tool.schema) for name, tool in found.items()}
 
     @property
     def tool_schemas(self) -> tuple[ToolSchema, ...]:
@@ -252,6 +253,26 @@ class Subject:
         return {str(path): _sha256(path) for path in paths if path.is_file()}
 
 
+_TYPES: Mapping[str, Any] = {
+    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": type(None),
+}  # fmt: skip
+
+
+def _typed(name: str, schema: ToolSchema) -> Tool:
+    """A tool that is known by its JSON schema alone, with the types that the schema names."""
+    parameters = schema["function"].get("parameters", {})
+    hints = {key: _hint(value) for key, value in parameters.get("properties", {}).items()}
+    return Tool(name=name, schema=schema, hints=hints, required=frozenset(parameters.get("required", ())))
+
+
+def _hint(schema: Mapping[str, Json]) -> Any:
+    choices = schema.get("enum")
+    if isinstance(choices, list) and all(isinstance(one, str | int | bool | None) for one in choices):
+        return Literal[tuple(choices)]
+    named = schema.get("type")
+    return _TYPES.get(named, str) if isinstance(named, str) else str
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -287,6 +308,7 @@ def _put_under(watch: Watch, environment: Environment, tools: Sequence[str]) -> 
 
         return call
 
-    for method_name in ("reset", "reply", "close", *tools):
+    by_name = type(environment).call_tool is Environment.call_tool
+    for method_name in ("reset", "reply", "close", *(tools if by_name else ("call_tool",))):
         with suppress(AttributeError):  # a class with __slots__ is called as it is
             object.__setattr__(environment, method_name, guarded(method_name, getattr(environment, method_name)))
