@@ -84,8 +84,10 @@ async def representative(subject: Subject) -> Iterable[Finding]:
 
 
 def _schema_differences(name: str, here: ToolSchema, there: ToolSchema) -> list[tuple[str, dict[str, Json]]]:
-    mine, theirs = here["function"]["parameters"], there["function"]["parameters"]
-    own, other = mine.get("properties", {}), theirs.get("properties", {})
+    mine: dict[str, Any] = dict(here["function"]["parameters"])
+    theirs: dict[str, Any] = dict(there["function"]["parameters"])
+    own: dict[str, Any] = mine.get("properties", {})
+    other: dict[str, Any] = theirs.get("properties", {})
     found: list[tuple[str, dict[str, Json]]] = []
     for key in sorted({*own, *other}):
         if key not in own or key not in other:
@@ -111,7 +113,7 @@ def _plain(schema: Mapping[str, Any]) -> Any:
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), None)
     if "enum" in schema:
-        return {"enum": sorted((one for one in schema["enum"] if one is not None), key=str)}
+        return {"enum": sorted(str(one) for one in schema["enum"] if one is not None)}
     if kind == "array":
         return {"array of": _plain(schema.get("items", {}))}
     return kind

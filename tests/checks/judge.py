@@ -30,7 +30,9 @@ async def main() -> None:
         # Patience, because the machine may be busy; what hangs for ever is shown in a few tests of its own.
         subject = Subject(load_config(recipe), recipe, given=given, watch=Watch(seconds=60))
         subject.patience = 10.0
-        print(json.dumps(await ask(CHECKS[one["rule"]], subject)), file=out, flush=True)
+        found, checked = await ask(CHECKS[one["rule"]], subject)
+        verdict = {**checked.as_json(), "findings": [finding.as_json() for finding in found]}
+        print(json.dumps(verdict), file=out, flush=True)
     # With everything that the defects left running.
     os.killpg(0, signal.SIGKILL)
 
