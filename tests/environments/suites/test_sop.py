@@ -79,7 +79,7 @@ def test_the_expert_is_right_on_every_task(domain: SopDomain, split: sop.Split) 
 @every_domain
 def test_the_expert_is_right_whatever_the_knobs(domain: SopDomain) -> None:
     for knobs in settings(domain)[1:]:
-        tasks = domain.tasks("held_out", 200, 3, **knobs)
+        tasks = domain.tasks("held_out", 100, 3, **knobs)
         for task, conversation in zip(tasks, worked(domain, tasks), strict=True):
             assert judged(domain, task, conversation) == (1.0, 1.0), (knobs, task)
 

@@ -181,7 +181,7 @@ DOMAIN = SopDomain(
     if_missing="Leave out hits whose country is null, too.",
     clauses=(
         Clause(text="Hits with code 403 were refused: leave them out as well (add code to the query)."),
-        Clause(text="Before all: an allowed client gets pass and hit none.", tools=("allowed",)),
+        Clause(text="Before all: an allowed client gets pass and hit none."),
     ),
     answer_form={"verdict": "", "hit": ""},
 )
