@@ -3,7 +3,9 @@
     python -m benchmarks.checks [--json FILE] [NAME ...]
 
 Planted by who wrote the checks: tests/checks/defects. Planted by somebody who had not seen them: tests/checks/blind, whose
-`acceptable_rules` say which findings name the defect. Every recipe is checked whole, as a user does.
+`acceptable_rules` say which findings name the defect, and `found_at_first_sight` whether the rules found it before anybody who
+writes rules had seen it. Clean are the recipes that we ship, the domains of the suite, the twins of planted recipes, and what
+only looks suspicious (tests/checks/blind_clean). Every recipe is checked whole, as a user does.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 from benchmarks.report import report
 from sparring.checks.report import CheckReport
 from sparring.checks.run import Options, check_recipe
+from sparring.environments.suites import sop
 from sparring.findings import Severity
 
 ROOT = Path(__file__).parents[1]
@@ -34,9 +37,10 @@ def folders(kind: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         yield path.parent, tomllib.loads(path.read_text("utf-8"))
 
 
-def checked(folder: Path, options: Mapping[str, str]) -> CheckReport:
+def checked(folder: Path, options: Mapping[str, str], overrides: Sequence[str] = ()) -> CheckReport:
     """All rules that need no model; `options` name files beside the recipe."""
-    return check_recipe(folder, Options(**{key: folder / value for key, value in options.items()}))  # pyright: ignore[reportArgumentType]
+    named = {key: folder / value for key, value in options.items()}
+    return check_recipe(folder, Options(overrides=tuple(overrides), **named))  # pyright: ignore[reportArgumentType]
 
 
 def names_it(report: CheckReport, defect: Mapping[str, Any]) -> str | None:
@@ -67,20 +71,29 @@ def planted_rows(kind: str, only: Sequence[str]) -> list[dict[str, Any]]:
 
 def clean_rows(only: Sequence[str]) -> list[dict[str, Any]]:
     """Recipes that nothing is wrong with: those that we ship, the clean twins of the planted ones, and the domains."""
-    recipes = [ROOT / name for name in RECIPES] + sorted(path.parent for path in PLANTED.glob("clean/*/recipe.toml"))
-    recipes += sorted(path.parent for path in ROOT.glob("recipes/sop*/**/recipe.toml"))
+    twins = sorted(
+        path.parent for path in [*PLANTED.glob("clean/*/recipe.toml"), *PLANTED.glob("blind_clean/*/recipe.toml")]
+    )
+    recipes: list[tuple[str, Path, list[str]]] = [
+        (folder.name, folder, []) for folder in [*map(ROOT.joinpath, RECIPES), *twins]
+    ]
+    for name in sop.DOMAINS:
+        module = f"sparring.environments.suites.sop.{name}"
+        data = [f"data.{split}={module}:{split}_tasks" for split in ("train", "validation", "held_out")]
+        overrides = [*data, f"warm_start.demonstrations={module}:clerk_log"]
+        recipes.append((f"sop.{name}", ROOT / "recipes" / "sop", overrides))
     rows = []
-    for folder in recipes:
-        if only and folder.name not in only:
+    for name, folder, overrides in recipes:
+        if only and name not in only:
             continue
-        found = checked(folder, {})
+        found = checked(folder, {}, overrides)
         is_clean = not found.errors and found.count(Severity.WARNING) <= MOST_WARNINGS
         rows.append({
-            "recipe": folder.name, "kind": "clean", "found": "clean" if is_clean else "ACCUSED",
+            "recipe": name, "kind": "clean", "found": "clean" if is_clean else "ACCUSED",
             "errors": found.count(Severity.ERROR), "warnings": found.count(Severity.WARNING),
             "seconds": round(found.seconds, 1),
         })  # fmt: skip
-        print(f"clean/{folder.name}: {rows[-1]['found']} in {found.seconds:.1f} s", file=sys.stderr)
+        print(f"clean/{name}: {rows[-1]['found']} in {found.seconds:.1f} s", file=sys.stderr)
     return rows
 
 
@@ -102,6 +115,8 @@ def main() -> int:
             figures[f"planted_{name}"] = float(len(planted))
             figures[f"found_{name}_share"] = sum(row["found"] != "MISSED" for row in planted) / len(planted)
             targets[f"found_{name}_share"] = {"at_least": 1.0}
+    first = [bool(defect["found_at_first_sight"]) for _, defect in folders("blind")]
+    figures["found_blind_at_first_sight_share"] = sum(first) / len(first)
     figures["median_seconds"] = statistics.median(row["seconds"] for row in rows)
     figures["slowest_seconds"] = max(row["seconds"] for row in rows)
     return report("checks", rows, figures=figures, targets=targets, path=arguments.json)

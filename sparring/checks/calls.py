@@ -18,8 +18,16 @@ from sparring.environments.tools import Tool, fits
 from sparring.types import Json, Task
 
 EXPLORER = "explorer"
+STRANGER = "stranger"
 MOST_CANDIDATES = 6
 """Values that are tried for one argument."""
+
+
+WRITING = ("add", "apply", "book", "cancel", "change", "close", "create", "delete", "edit", "execute", "file", "hold", "insert",
+           "issue", "make", "mark", "move", "open", "order", "pay", "place", "post", "put", "record", "refund", "register",
+           "release", "remove", "reset", "run", "save", "schedule", "send", "set", "start", "step", "stop", "store", "submit",
+           "transfer", "update", "write")  # fmt: skip
+"""First words of the names of tools that are expected to change the world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,11 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.tool}({', '.join(f'{name}={json.dumps(value)}' for name, value in self.arguments.items())})"
+
+
+def changes(tool: str) -> bool:
+    """Whether a tool is expected to change the world."""
+    return tool.split("_")[0].lower() in WRITING
 
 
 async def answers(subject: Subject, task: Task, calls: Sequence[Call]) -> list[ToolResult]:
@@ -74,6 +87,24 @@ async def explorer(subject: Subject, task: Task) -> ScriptedPolicy:
     calls = [(await likely_calls(subject, task, tool))[0] for tool in subject.tools.values()]
     said = [tool_call(one.tool, **one.arguments) for one in calls]
     return saying(EXPLORER, [*said, {"role": "assistant", "content": "done"}])
+
+
+def strange(call: Call) -> Call:
+    """The call with texts and numbers that no task knows."""
+
+    def unknown(value: Json) -> Json:
+        if isinstance(value, bool):
+            return value
+        return "zzz-unknown" if isinstance(value, str) else 987_654 if isinstance(value, int) else value
+
+    return Call(call.tool, {name: unknown(value) for name, value in call.arguments.items()})
+
+
+async def stranger(subject: Subject, task: Task) -> ScriptedPolicy:
+    """A policy that asks every tool once about what no task knows, as a policy in training does all the time."""
+    calls = [strange((await likely_calls(subject, task, tool))[0]) for tool in subject.tools.values()]
+    said = [tool_call(one.tool, **one.arguments) for one in calls]
+    return saying(STRANGER, [*said, {"role": "assistant", "content": "done"}])
 
 
 async def players(subject: Subject, task: Task) -> list[ScriptedPolicy]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from sparring.checks.calls import Call, answers, expert_calls, explorer, likely_calls, players
+from sparring.checks.calls import Call, answers, changes, expert_calls, explorer, likely_calls, players, stranger
 from sparring.checks.registry import check
 from sparring.checks.residue import globals_of, holds, own_modules, residue, size_of
 from sparring.checks.scripted import Asked, ScriptedPolicy
@@ -27,11 +27,6 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task, Trajectory
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
-WRITING = ("add", "apply", "book", "cancel", "change", "close", "create", "delete", "edit", "execute", "file", "hold", "insert",
-           "issue", "make", "mark", "move", "open", "order", "pay", "place", "post", "put", "record", "refund", "register",
-           "release", "remove", "reset", "run", "save", "schedule", "send", "set", "start", "step", "stop", "store", "submit",
-           "transfer", "update", "write")  # fmt: skip
-"""First words of the names of tools that are expected to change the world."""
 NUM_LEAK_EPISODES = 4
 TWIN_SECONDS = 20.0
 
@@ -77,26 +72,32 @@ async def same_twice(subject: Subject) -> Iterable[Finding]:
     return ()
 
 
-@check("environment.same_elsewhere", needs=("environment",), seconds=2 * TWIN_SECONDS + 5)
+@check("environment.same_elsewhere", needs=("environment",), seconds=3 * TWIN_SECONDS + 5)
 async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
-    """Tasks, tools and episodes are the same in another process, with another hash seed, a year later by the clock.
+    """Tasks, tools and episodes are the same in another process, in another order, with another hash seed, a year later by
+    the clock.
 
     A run that is resumed, a replay and an evaluation next month must meet the same world. Differences come from the order
-    of sets, from dates in results, from randomness at import. Take the time of a task from the task, and sort.
+    of sets, from dates in results, from randomness at import, from what is kept of the episodes before. Take the time of a
+    task from the task, sort, and keep nothing.
     """
     episodes = await _episodes(subject)
     later = await _later(subject)
     difference = _difference_elsewhere(subject, episodes, later)
     if difference is None:
         return ()
-    only_hash = await _elsewhere(subject, episodes, shifts_clock=False)
-    by_clock = _difference_elsewhere(subject, episodes, only_hash) is None
-    when = "a year later by the clock" if by_clock else "in another process"
-    change = (
-        "Take dates and times from the task, not from the clock; `environment.clock` names lines."
-        if by_clock
-        else "Sort what comes out of sets and directories, and seed what is drawn at import."
-    )
+    when, change = "a year later by the clock", "Take dates and times from the task; `environment.clock` names lines."
+    backwards = await _elsewhere(subject, episodes, shifts_clock=False, backwards=True)
+    if _difference_elsewhere(subject, episodes, backwards) is not None:
+        forwards = await _elsewhere(subject, episodes, shifts_clock=False, backwards=False)
+        if _difference_elsewhere(subject, episodes, forwards) is None:
+            when, change = (
+                "when episodes are played in another order",
+                "Keep nothing between episodes: no cache, no counter.",
+            )
+        else:
+            when = "in another process"
+            change = "Sort what comes out of sets and directories, and seed what is drawn at import."
     return [
         Finding(
             rule="environment.same_elsewhere",
@@ -119,7 +120,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
     found: dict[str, dict[str, Json]] = {}
     for task in subject.sample:
         calls = await expert_calls(subject, task)
-        if not calls or any(_changes(one.tool) for one in calls):
+        if not calls or any(changes(one.tool) for one in calls):
             continue
         forth = await answers(subject, task, calls)
         back = (await answers(subject, task, calls[::-1]))[::-1]
@@ -176,7 +177,7 @@ async def twins(subject: Subject) -> Iterable[Finding]:
 
 @check("environment.leaks", needs=("environment",))
 async def leaks(subject: Subject) -> Iterable[Finding]:
-    """Episodes leave nothing behind, however they end: finished, cut short by an error, or timed out.
+    """Episodes leave nothing behind, however they end: finished, cut short by an error, timed out, or after calls that fail.
 
     Threads, processes, file handles, sqlite connections, asyncio tasks, files, and what modules keep are counted before and
     after a few episodes. What a thousand episodes leave ends a run. Release it in `close`, which is always called; a
@@ -184,9 +185,14 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
     """
     findings: list[Finding] = []
     task = subject.sample[0]
-    policy = (await players(subject, task))[0]
+    player, unknown = (await players(subject, task))[0], await stranger(subject, task)
     modules = _modules(subject)
-    for how, play in (("finish", _finished), ("fail", _crashed), ("time out", _timed_out)):
+    for how, play, policy in (
+        ("finish", _finished, player),
+        ("fail", _crashed, player),
+        ("time out", _timed_out, player),
+        ("ask tools for what is not there", _finished, unknown),
+    ):
         await play(subject, task, policy)  # what is made once is no leak
         before, kept = residue(), {name: size_of(value) for name, value in globals_of(modules).items()}
         with _Sighted(subject) as sightings:
@@ -355,18 +361,19 @@ async def _episodes(subject: Subject) -> list[tuple[Task, str, Trajectory]]:
 async def _later(subject: Subject) -> dict[str, Json]:
     """What another process says a year later; it is asked once."""
     if "later" not in subject.shared:
-        subject.shared["later"] = await _elsewhere(subject, await _episodes(subject), shifts_clock=True)
+        subject.shared["later"] = await _elsewhere(subject, await _episodes(subject), shifts_clock=True, backwards=True)
     return subject.shared["later"]
 
 
 async def _elsewhere(
-    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], *, shifts_clock: bool
+    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], *, shifts_clock: bool, backwards: bool
 ) -> dict[str, Json]:
     """What a process of its own says of these episodes. Raises UndecidedError when it does not."""
     request = {
         "recipe": str(subject.recipe.resolve()),
         "overrides": list(subject.overrides),
         "shifts_clock": shifts_clock,
+        "backwards": backwards,
         "episodes": [
             {"task": task.id, "policy": name, "script": [turn.message for turn in played.turns]}
             for task, name, played in episodes
@@ -420,11 +427,6 @@ def _difference_elsewhere(
         if difference is not None:
             return {"what": "another conversation", "task": task.id, "policy": name, **difference}
     return None
-
-
-def _changes(tool: str) -> bool:
-    """Whether a tool is expected to change the world."""
-    return tool.split("_")[0].lower() in WRITING
 
 
 def _shared(symptom: str, evidence: Mapping[str, Json]) -> Finding:

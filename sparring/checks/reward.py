@@ -465,10 +465,11 @@ async def parts(subject: Subject) -> Iterable[Finding]:
     """No part of the reward is above what a strict comparison of that field gives.
 
     A component with the name of a field is paid in full although the field is not equal to the ground truth; or an answer
-    without one right value earns half of what the right one does. The judge compares parts of texts, ignores case or types, or
-    pays for form.
+    without one right value adds half of what the right one earns to what the same calls earn without any answer. The judge
+    compares parts of texts, ignores case or types, or pays for form.
     """
     over: list[dict[str, Json]] = []
+    unsaid: dict[str, float] = {}
     for one in await _mutated(subject):
         right, said, reward = one.episode.gold.parts, one.parts, one.episode.trajectory.reward
         if right is None or said is None or reward is None:
@@ -484,7 +485,11 @@ async def parts(subject: Subject) -> Iterable[Finding]:
             earned = await _earned(subject, one.episode.gold)
             is_all_wrong = len(differing) == len(right) and one.mutation.kind is Kind.WRONG
             if is_all_wrong and (one.episode.score or 0.0) < HALF and 0 < HALF * earned <= reward.total:
-                over.append({**one.shown, "component": None})
+                task = one.episode.gold.task.id
+                if task not in unsaid:
+                    unsaid[task] = await _earned_by_calls(subject, one.episode)
+                if HALF * earned <= reward.total - unsaid[task]:
+                    over.append({**one.shown, "component": None})
     if not over:
         return []
     first = over[0]
@@ -615,6 +620,15 @@ def policy_said(trajectory: Trajectory) -> Message:
 
 async def _earned(subject: Subject, gold: Gold) -> float:
     return (await _rewards(subject, EXPERT)).get(gold.task.id, 1.0)
+
+
+async def _earned_by_calls(subject: Subject, episode: Episode) -> float:
+    """What the calls of an episode earn when nothing is answered in the end."""
+    golds = await golds_of(subject)
+    if golds is None or golds.form.tool is not None:
+        return 0.0  # the answer is one of the calls
+    silent = await judged(subject, golds, "nothing", episode.gold, with_last(episode.trajectory, answer("")))
+    return silent.reward or 0.0
 
 
 async def _components(subject: Subject, gold: Gold) -> Mapping[str, float]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Literal, get_args, get_origin
 
-from sparring.checks.calls import Call, alternatives, answers, expert_calls, leaves, likely_calls
+from sparring.checks.calls import Call, alternatives, answers, changes, expert_calls, leaves, likely_calls, strange
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject
 from sparring.environments.tools import Tool, fits
@@ -22,7 +22,8 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     """What a tool answers depends on what it is asked.
 
     Tools are called with the right arguments and with others. A tool that answers the same to all of them, and something
-    else in another task, hands out the right answer to wrong calls: the policy learns to call it with anything.
+    else in another task, hands out the right answer to wrong calls: the policy learns to call it with anything. A warning
+    where one required argument of a tool that reads makes no difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     for task in subject.sample:
@@ -30,7 +31,7 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
             if not tool.hints:
                 continue
             calls = (await likely_calls(subject, task, tool))[:4]
-            calls = [*calls, *_strangers(calls)]
+            calls = [*calls, *map(strange, calls[:1])]
             said = [(await answers(subject, task, [one]))[0] for one in calls]
             if len(said) > 1 and all(one.error is None for one in said):
                 varied.setdefault(name, []).append((task, calls, {one.content for one in said}))
@@ -45,14 +46,14 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                     severity=Severity.ERROR,
                     symptom=f"{name} gives the answer of the task whatever its arguments are.",
                     evidence={
-                        "task": task.id, "calls": [str(one) for one in calls], "answer_to_all": next(iter(contents)),
-                        "tasks": len(seen),
+                        "tool": name, "task": task.id, "calls": [str(one) for one in calls],
+                        "answer_to_all": next(iter(contents)), "tasks": len(seen),
                     },
                     change="Look the answer up by the arguments, and say so when there is none.",
                     confirm=AGAIN,
                 )
             )  # fmt: skip
-    return findings
+    return [*findings, *await _unheeded(subject, told={one.evidence["tool"] for one in findings})]
 
 
 @check("environment.tools_answer", needs=("environment",))
@@ -162,20 +163,43 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
     ]
 
 
-def _strangers(calls: Sequence[Call]) -> Iterator[Call]:
-    """The likeliest call with values that no task knows in place of its texts and numbers."""
-    if not calls:
-        return
-    first = calls[0]
-    strange = {
-        name: "zzz-unknown"
-        if isinstance(value, str)
-        else 987_654
-        if isinstance(value, int) and value is not True
-        else value
-        for name, value in first.arguments.items()
-    }
-    yield Call(first.tool, strange)
+async def _unheeded(subject: Subject, told: Collection[str]) -> Iterator[Finding]:
+    """Arguments that alone make no difference, of tools that are not told of already."""
+    seen: dict[tuple[str, str], list[tuple[Task, list[Call], set[str]]]] = {}
+    for task in subject.sample:
+        for tool in subject.tools.values():
+            if changes(tool.name) or len(tool.required) < 2:
+                continue
+            working = await _working(subject, task, tool)
+            for name, calls in () if working is None else _one_by_one(tool, working):
+                said = [(await answers(subject, task, [one]))[0] for one in calls]
+                contents = {one.content for one in said}
+                seen.setdefault((tool.name, name), []).append((task, calls, contents))
+    return (
+        Finding(
+            rule="environment.arguments_ignored",
+            severity=Severity.WARNING,
+            symptom=f"{tool} answers the same whatever its argument {name!r} is.",
+            evidence={"task": tried[0][0].id, "calls": [str(one) for one in tried[0][1]], "tasks": len(tried)},
+            change=f"Heed {name!r}, or take it out of the schema: the policy learns that arguments mean nothing.",
+            confirm=AGAIN,
+        )
+        for (tool, name), tried in seen.items()
+        if tool not in told
+        and len({content for *_, contents in tried for content in contents}) > 1
+        and all(len(contents) == 1 for *_, contents in tried)
+    )
+
+
+def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
+    """For each argument that has to be given, a call that works, and the same with other values of it alone."""
+    for name in tool.required & working.arguments.keys():
+        values: list[Json] = [strange(working).arguments[name]]
+        for one in alternatives(tool.hints[name]):
+            values = list(get_args(one)) if get_origin(one) is Literal else values
+        others = [value for value in values if value != working.arguments[name]]
+        if others:
+            yield name, [working, *(Call(tool.name, {**working.arguments, name: value}) for value in others)]
 
 
 def _is_nothing(said: str) -> bool:

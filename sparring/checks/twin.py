@@ -31,11 +31,11 @@ def fingerprint(task: Task) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """What these episodes look like here: {"task", "policy", "script"} each."""
+async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, backwards: bool) -> dict[str, Json]:
+    """What these episodes look like here, played from the first on or from the last: {"task", "policy", "script"} each."""
     by_id = {task.id: task for task in subject.tasks.train}
     transcripts: list[Json] = []
-    for one in episodes:
+    for one in reversed(episodes) if backwards else episodes:
         task = by_id.get(one["task"])
         if task is None:
             transcripts.append(None)
@@ -48,7 +48,7 @@ async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]]) -> di
         transcripts.append([list(line) for line in transcript(trajectory.messages)])
     return {
         "tasks": {one["task"]: fingerprint(by_id[one["task"]]) for one in episodes if one["task"] in by_id},
-        "transcripts": transcripts,
+        "transcripts": transcripts[::-1] if backwards else transcripts,
         "tools": list(subject.tools),
         "offered": [] if subject.environment_class is None else list(subject.environment_class.offered_tools()),
     }
@@ -99,7 +99,7 @@ def main() -> None:
         shift_clock()
     recipe = Path(request["recipe"])
     subject = Subject(load_config(recipe, request["overrides"]), recipe)
-    result = asyncio.run(played(subject, request["episodes"]))
+    result = asyncio.run(played(subject, request["episodes"], backwards=request["backwards"]))
     with os.fdopen(out, "w", encoding="utf-8") as file:
         file.write(json.dumps(result, default=repr) + "\n")
     os._exit(0)

@@ -1,10 +1,6 @@
 """Every planted defect is found and named by its rule, and the clean twin of the recipe is not."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -13,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparring.checks import CHECKS
+from tests.checks.judge import judged
 
 HERE = Path(__file__).parent
 FAMILIES = ("environment", "budgets", "foothold", "weights")
@@ -39,18 +36,9 @@ def verdicts() -> dict[tuple[str, str], dict[str, Any]]:
     """What the rules say, by (folder, rule): of each defect, and of the clean recipe."""
     everything = [asked(name) for name in DEFECTS if name not in WHOLE]
     everything += [{"folder": str(CLEAN), "rule": rule, "options": {}} for rule in RULES]
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # Into files: what a defect leaves running would hold a pipe open.
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        subprocess.run(
-            [sys.executable, str(HERE / "judge.py")], input=json.dumps(everything), stdout=out, stderr=errors, text=True,
-            check=False, cwd=HERE, env=environment, start_new_session=True,
-        )  # fmt: skip
-        out.seek(0)
-        errors.seek(0)
-        lines = [json.loads(line) for line in out.read().splitlines()]
-        assert len(lines) == len(everything), errors.read()[-2000:]
-    return {(Path(one["folder"]).name, one["rule"]): line for one, line in zip(everything, lines, strict=True)}
+    return {
+        (Path(one["folder"]).name, one["rule"]): line for one, line in zip(everything, judged(everything), strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", sorted(DEFECTS.keys() - WHOLE))

@@ -1,0 +1,49 @@
+"""Defects planted by somebody who had not seen the checks are found and named; what only looks suspicious is left alone."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparring.checks import CHECKS
+from tests.checks.judge import judged
+
+HERE = Path(__file__).parent
+BLIND = {path.parent.name: tomllib.loads(path.read_text("utf-8")) for path in (HERE / "blind").glob("*/defect.toml")}
+CLEAN = sorted((HERE / "blind_clean").glob("*/recipe.toml"))
+SLOW = {"environment.network", "environment.same_elsewhere"}
+"""Rules that wait, for a name server or for another process: asked of planted recipes, and of one clean one."""
+
+
+@cache
+def named() -> dict[str, list[dict[str, Any]]]:
+    """What is found by the first of the rules that name each defect."""
+    asked = [
+        {"folder": str(HERE / "blind" / n), "rule": d["acceptable_rules"][0], "options": {}} for n, d in BLIND.items()
+    ]
+    return {name: one["findings"] for name, one in zip(BLIND, judged(asked), strict=True)}
+
+
+@pytest.mark.parametrize("name", sorted(BLIND))
+def test_a_defect_is_found_and_named(name: str) -> None:
+    found = [one for one in named()[name] if one["severity"] != "note"]
+    assert {one["rule"] for one in found} == {BLIND[name]["acceptable_rules"][0]}
+
+
+def test_what_only_looks_suspicious_is_no_error_and_at_most_two_warnings() -> None:
+    rules = [name for name, one in CHECKS.items() if not {"model", "baseline", "run", "reference"} & set(one.needs)]
+    asked = [
+        {"folder": str(recipe.parent), "rule": rule, "options": {}}
+        for recipe in CLEAN
+        for rule in rules
+        if rule not in SLOW or recipe == CLEAN[0]
+    ]
+    told: dict[str, list[tuple[str, str]]] = {recipe.parent.name: [] for recipe in CLEAN}
+    for one, verdict in zip(asked, judged(asked), strict=True):
+        told[Path(one["folder"]).name] += [
+            (found["severity"], found["symptom"]) for found in verdict["findings"] if found["severity"] != "note"
+        ]
+    assert all(severity == "warning" for found in told.values() for severity, _ in found), told
+    assert all(len(found) <= 2 for found in told.values()), told
