@@ -79,8 +79,11 @@ def clean_rows(only: Sequence[str]) -> list[dict[str, Any]]:
     ]
     for name in sop.DOMAINS:
         module = f"sparring.environments.suites.sop.{name}"
-        data = [f"data.{split}={module}:{split}_tasks" for split in ("train", "validation", "held_out")]
-        overrides = [*data, f"warm_start.demonstrations={module}:clerk_log"]
+        names = {"environment.target": "Desk", "reward.reward": "reward", "reward.scorer": "scorer"}
+        names |= {f"data.{split}": f"{split}_tasks" for split in sop.SPLITS} | {
+            "warm_start.demonstrations": "clerk_log"
+        }
+        overrides = [f"{key}={module}:{value}" for key, value in names.items()]
         recipes.append((f"sop.{name}", ROOT / "recipes" / "sop", overrides))
     rows = []
     for name, folder, overrides in recipes:

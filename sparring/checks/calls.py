@@ -71,6 +71,13 @@ async def expert_calls(subject: Subject, task: Task) -> list[Call]:
 
 async def likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:
     """Calls of a tool that may work: the expert's own, then plausible arguments, likeliest first."""
+    known = subject.shared.setdefault("likely calls", {})
+    if (task.id, tool.name) not in known:
+        known[task.id, tool.name] = await _likely_calls(subject, task, tool)
+    return known[task.id, tool.name]
+
+
+async def _likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:
     expert = await expert_calls(subject, task)
     own = [one for one in expert if one.tool == tool.name]
     pools = {name: list(_candidates(hint, name, task, expert)) for name, hint in tool.hints.items()}

@@ -87,6 +87,7 @@ class Subject:
         self.shared: dict[str, Any] = {}
         """What one rule saw and another may use, by name."""
         self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
+        self._experts: dict[str, ScriptedPolicy] = {}
         self._judged: dict[tuple[str, str, int], Trajectory] = {}
         self._make_environment: Callable[[], Environment] | None = None
         self.environment_class: type[Environment] | None = None
@@ -175,13 +176,16 @@ class Subject:
         cls = self.environment_class
         if cls is None or cls.demonstrate is Environment.demonstrate:
             return None
+        if task.id in self._experts:
+            return self._experts[task.id]
         try:
             environment = self.make_environment(observed=False)
             with self.watch.calling(f"{self._name}.demonstrate of task {task.id}"):
                 script = list(environment.demonstrate(copy.deepcopy(task)))
         except Exception as error:
             raise UndecidedError(f"{self._name}.demonstrate failed on task {task.id}: {_told(error)}") from error
-        return saying(EXPERT, script)
+        self._experts[task.id] = saying(EXPERT, script)
+        return self._experts[task.id]
 
     async def play(self, task: Task, policy: ScriptedPolicy, *, repeat: int = 0, judged: bool = True) -> Trajectory:
         """The episode that a policy plays, with reward and score unless not `judged`.

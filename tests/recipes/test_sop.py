@@ -17,9 +17,10 @@ SUITE = "sparring.environments.suites.sop"
 
 @pytest.mark.parametrize("name", [*sop.DOMAINS, "mixed"])
 def test_the_recipe_takes_any_domain_as_the_documentation_says(name: str) -> None:
-    keys = {"data": "tasks", "warm_start": "clerk_log"}
-    overrides = [f"data.{split}={SUITE}.{name}:{split}_{keys['data']}" for split in sop.SPLITS]
-    config = load_config(RECIPE, [*overrides, f"warm_start.demonstrations={SUITE}.{name}:{keys['warm_start']}"])
+    names = {f"data.{split}": f"{split}_tasks" for split in sop.SPLITS}
+    names |= {"environment.target": "Desk", "reward.reward": "reward", "reward.scorer": "scorer"}
+    names |= {"warm_start.demonstrations": "clerk_log"}
+    config = load_config(RECIPE, [f"{key}={SUITE}.{name}:{value}" for key, value in names.items()])
     tasks = load_tasks(config, RECIPE.parent)
     make_environment, environment_class = environment_of(config, RECIPE.parent)
     assert environment_class.offered_tools() == ()
