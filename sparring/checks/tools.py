@@ -118,6 +118,8 @@ async def schema(subject: Subject) -> Iterable[Finding]:
             for what, call in _variations(tool, working):
                 said = (await answers(subject, task, [call]))[0]
                 if _is_refusal(what, said.content, failed=said.error is not None):
+                    if "falsy" in what and await _fails_anyway(subject, task, working, call):
+                        continue
                     seen = {"task": task.id, "works": str(working), "call": str(call), "answer": said.content[:300]}
                     found.setdefault((name, what), seen)
     return [
@@ -256,6 +258,14 @@ def _is_refusal(what: str, said: str, *, failed: bool) -> bool:
     return (failed and _is_crash(said)) or (
         len(said) < 300 and any(word in said.lower() for word in words) and ("error" in said.lower() or failed)
     )
+
+
+async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call) -> bool:
+    """Whether the tool fails likewise at a value that is merely unknown."""
+    name = next(key for key, value in falsy.arguments.items() if value != working.arguments.get(key))
+    unknown = {**working.arguments, name: strange(working).arguments.get(name, "zzz-unknown")}
+    said = (await answers(subject, task, [Call(falsy.tool, unknown)]))[0]
+    return said.error is not None and _is_crash(said.content)
 
 
 def _misfits(task: Task, tool: Tool) -> dict[str, dict[str, Json]]:
