@@ -64,15 +64,20 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
     useless, and hides what the procedure needs. The expert's calls and plausible ones are tried.
     """
     findings = []
+    shown: list[tuple[Task, Call, str, bool]] = []
+    for task in subject.sample:
+        # In their order: a tool may work only after others.
+        calls = await expert_calls(subject, task)
+        in_order = zip(calls, await answers(subject, task, calls), strict=True)
+        shown += [(task, call, said.content, said.error is not None) for call, said in in_order]
     for name, tool in subject.tools.items():
-        tried: list[tuple[Task, Call, str, bool]] = []
-        by_expert = False
+        tried = [one for one in shown if one[1].tool == name]
+        by_expert = bool(tried)
         for task in subject.sample:
-            by_expert = by_expert or any(one.tool == name for one in await expert_calls(subject, task))
             for call in await likely_calls(subject, task, tool):
                 said = (await answers(subject, task, [call]))[0]
                 tried.append((task, call, said.content, said.error is not None))
-        shown = [{"task": task.id, "call": str(call), "answer": said[:200]} for task, call, said, _ in tried[:4]]
+        evidence = [{"task": task.id, "call": str(call), "answer": said[:200]} for task, call, said, _ in tried[:4]]
         if all(failed for *_, failed in tried):
             crashed = any(" failed: " in said and _is_crash(said) for _, _, said, _ in tried)
             findings.append(
@@ -80,7 +85,7 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
                     rule="environment.tools_answer",
                     severity=Severity.ERROR if by_expert or crashed else Severity.WARNING,
                     symptom=f"{name} failed at every one of {len(tried)} calls.",
-                    evidence={"tool": name, "tried": shown},
+                    evidence={"tool": name, "tried": evidence},
                     change="Mend the tool, or take it out; if it only works after other calls, have the expert show it.",
                     confirm=AGAIN,
                 )
@@ -91,7 +96,7 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
                     rule="environment.tools_answer",
                     severity=Severity.WARNING,
                     symptom=f"{name} returned nothing at every one of {len(tried)} calls, and no error.",
-                    evidence={"tool": name, "tried": shown},
+                    evidence={"tool": name, "tried": evidence},
                     change="Return what the real tool returns; if it is a stub, have it say so or take it out.",
                     confirm=AGAIN,
                 )
