@@ -21,7 +21,7 @@ from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.checks.sightings import Sighting, Sightings
 from sparring.checks.subject import Subject, UndecidedError, transcript
 from sparring.checks.twin import fingerprint
-from sparring.environments import Environment, opened, tool_call
+from sparring.environments import Environment, StatefulEnvironment, opened, tool_call
 from sparring.errors import InfrastructureError
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task, Trajectory
@@ -115,8 +115,12 @@ async def order(subject: Subject) -> Iterable[Finding]:
     """Tools that read give the same answers in another order, and when asked again.
 
     The expert's calls are made backwards, and each twice, in fresh environments. An answer that depends on what was asked
-    before is a state: then it belongs to a `StatefulEnvironment`, with tools whose names say that they change something.
+    before is a state: then it belongs to a `StatefulEnvironment`, which this rule leaves alone, or to tools whose names say
+    that they change something.
     """
+    assert subject.environment_class is not None, "the rule needs an environment"
+    if issubclass(subject.environment_class, StatefulEnvironment):
+        return ()
     found: dict[str, dict[str, Json]] = {}
     for task in subject.sample:
         calls = await expert_calls(subject, task)

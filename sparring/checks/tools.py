@@ -115,7 +115,8 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     found: dict[tuple[str, str], dict[str, Json]] = {}
     for task in subject.sample:
         for name, tool in subject.tools.items():
-            for what, seen in _misfits(task, tool).items():
+            given = {key for one in await expert_calls(subject, task) for key in one.arguments}
+            for what, seen in _misfits(task, tool, known=given).items():
                 found.setdefault((name, what), seen)
             working = await _working(subject, task, tool)
             if working is None:
@@ -273,11 +274,17 @@ async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call
     return said.error is not None and _is_crash(said.content)
 
 
-def _misfits(task: Task, tool: Tool) -> dict[str, dict[str, Json]]:
-    """Arguments whose declared type the task's own data does not have."""
+def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[str, Json]]:
+    """Arguments whose declared type the task's own data does not have. Of those `known` the expert shows that it fits: what
+    the data calls so is something else."""
     found = {}
     for key, value in leaves(task.fields):
-        if key in tool.hints and isinstance(value, str | int | float | bool) and not fits(value, tool.hints[key]):
+        if (
+            key in tool.hints
+            and key not in known
+            and isinstance(value, str | int | float | bool)
+            and not fits(value, tool.hints[key])
+        ):
             what = f"{key!r} is declared otherwise than the task's own data has it"
             declared = tool.schema["function"]["parameters"]["properties"][key]
             found[what] = {"task": task.id, "value": value, "declared": declared}
