@@ -26,7 +26,7 @@ from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
-TOTAL_SECONDS = 50.0
+TOTAL_SECONDS = 55.0
 """What a check without a model may take."""
 MODEL_SECONDS = 1800.0
 _LOAD_SECONDS = 45.0
