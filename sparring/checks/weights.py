@@ -83,7 +83,7 @@ async def export(subject: Subject) -> Iterable[Finding]:
     """What would be exported can be loaded again.
 
     The adapter, or the whole model where all weights are trained, is written into a folder that is removed afterwards, and
-    read back: same names, same shapes, same numbers. After a night of training it is too late to find out.
+    read back: same names, same shapes. After a night of training it is too late to find out.
     """
     from sparring.models.export import save_adapter, save_merged
 
