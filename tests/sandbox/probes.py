@@ -155,7 +155,8 @@ READS = [
         ("read a file of the user's", "got = read(host['secret'])"),
         ("list the folder of a file of the user's", "got = os.listdir(host['folder'])"),
         ("read the project", "got = read(host['project'])"),
-        ("list the parent of the project", "got = os.listdir(os.path.dirname(os.path.dirname(host['project'])))"),
+        # By what it holds: the scratch folder inside may have the parent's name.
+        ("list the parent of the project", "project = os.path.dirname(host['project'])\ngot = os.path.basename(project) in os.listdir(os.path.dirname(project))"),
         ("list the home folder", "got = os.listdir(host['home'])"),
         ("list /var/log", "got = os.listdir('/var/log')"),
         ("list /run", "got = os.listdir('/run')"),
