@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from sparring.agents.tool_loop import play
-from sparring.build import Parts, Tasks, environment_of, load_tasks
+from sparring.build import Parts, Tasks, environment_of, judges_of, load_tasks
 from sparring.checks.registry import Need
 from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
 from sparring.checks.watch import Watch
@@ -23,7 +23,6 @@ from sparring.config import Config
 from sparring.environments import Environment, opened
 from sparring.environments.tools import Tool
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
-from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.strict import evaluate_score
@@ -94,14 +93,10 @@ class Subject:
         with self.watch.loading("importing the recipe's code"):
             if config.environment.target is not None and not config.agent.is_foreign:
                 self._make_environment, self.environment_class = environment_of(config, self.folder)
-            section = config.reward
-            self.reward: RewardFunction | None = self._judge(section.reward)
-            self.scorer: Scorer | None = self._judge(section.scorer)
+            judges: tuple[RewardFunction | None, Scorer | None] = judges_of(config, self.folder)
+            self.reward, self.scorer = judges
         with self.watch.loading("loading the tasks"):
             self.tasks: Tasks = load_tasks(config, self.folder)
-
-    def _judge(self, name: str | None) -> Any:
-        return None if name is None else load_object(name, beside=self.folder)
 
     def rng(self, name: str) -> random.Random:
         """A generator of its own for each purpose, the same in every check of the recipe."""
