@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 from sparring.agents.tool_loop import play
 from sparring.build import Parts, Tasks, environment_of, judges_of, load_tasks
@@ -33,10 +33,19 @@ NUM_SAMPLED = 8
 NUM_LOOKED_AT = 512
 """Training tasks that are read for values."""
 EXPERT = "expert"
+JudgeName: TypeAlias = Literal["reward", "scorer"]
 
 
 class UndecidedError(Exception):
     """A rule could not be decided: what it needed to see did not happen. The text says what happened instead."""
+
+
+class JudgeFailedError(UndecidedError):
+    """The reward or the scorer gave no usable number for an episode."""
+
+    def __init__(self, failure: str, *, judge: JudgeName) -> None:
+        super().__init__(failure)
+        self.judge: JudgeName = judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +228,8 @@ class Subject:
         )  # fmt: skip
 
     async def judge(self, trajectory: Trajectory) -> Trajectory:
-        """With reward and score, as far as the recipe names them. Raises UndecidedError when one fails."""
+        """With reward and score, as far as the recipe names them. Raises JudgeFailedError when one fails."""
+        judge: JudgeName = "reward"
         try:
             reward = None
             if self.reward is not None:
@@ -227,10 +237,11 @@ class Subject:
                 reward = await self.watch.call(what, evaluate_reward, self.reward, trajectory)
             score = None
             if self.scorer is not None:
+                judge = "scorer"
                 what = f"the scorer of {trajectory.id}"
                 score = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
         except (RewardError, InfrastructureError) as error:
-            raise UndecidedError(str(error)) from error
+            raise JudgeFailedError(str(error), judge=judge) from error
         return replace(trajectory, reward=reward, score=score)
 
     async def measured(self) -> dict[str, Json]:
