@@ -33,6 +33,7 @@ from sparring.data import read_tasks, split_tasks
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages, read_script
 from sparring.environments import Environment, record_demonstration
+from sparring.environments.base import EVALUATION_ONLY
 from sparring.errors import DataError, UsageError
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.overload import MAX_IN_FLIGHT
@@ -135,7 +136,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     from sparring.training.learner import TorchLearner
 
     agent, close_agent, make_environment, tools = _player(config, recipe_dir, announce)
-    reward, scorer = _judges(config, recipe_dir)
+    reward, scorer = judges_of(config, recipe_dir)
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
@@ -284,7 +285,7 @@ def build_baseline(
 ) -> Baseline:
     """Check and wire what an endpoint or a script is evaluated with; no torch. Raises as `build` does."""
     agent, close_agent, _, _ = _player(config, recipe_dir, announce)
-    reward, scorer = _judges(config, recipe_dir)
+    reward, scorer = judges_of(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir, is_trained=False)
     engine = message_engine_of(config, recipe_dir)
     collector = Collector(
@@ -325,10 +326,22 @@ def _player(
     return tool_loop.play, None, make_environment, environment_class.offered_tools()
 
 
-def _judges(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
-    section = config.reward
-    reward = None if section.reward is None else load_object(section.reward, beside=recipe_dir)
-    return reward, None if section.scorer is None else load_object(section.scorer, beside=recipe_dir)
+def judges_of(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
+    """The reward and the scorer, as far as the recipe names them. Raises UsageError for what cannot be called."""
+    reward, scorer = (_judge(f"reward.{key}", getattr(config.reward, key), recipe_dir) for key in ("reward", "scorer"))
+    return reward, scorer
+
+
+def _judge(key: str, name: str | None, recipe_dir: Path) -> Any:
+    if name is None:
+        return None
+    found = load_object(name, beside=recipe_dir)
+    if not callable(found):
+        raise UsageError(
+            f"{key} = {name!r} is {found!r:.200}, which cannot be called; name a function that takes a trajectory and returns a "
+            "number."
+        )
+    return found
 
 
 def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
@@ -483,7 +496,8 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
     """The splits, from files or functions; what is not given is split off the training data. A policy that is not trained
     needs none of that where the recipe names the held-out tasks.
 
-    Raises DataError when a split that is needed is empty, or when two splits share a task id.
+    Raises DataError when a split that is needed is empty, or when two splits share a task id; UsageError for tasks to train on
+    that are for evaluation alone.
     """
     data = config.data
     needs_train = is_trained or data.held_out is None
@@ -504,6 +518,8 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
     )
     if not tasks.train and needs_train:
         raise DataError(f"data.train = {data.train!r} leaves no task to train on after splitting; give more tasks.")
+    if is_trained and config.is_trainable:
+        _refuse_evaluation_only(config, recipe_dir, tasks.train)
     named = {"train": tasks.train, "validation": tasks.validation, "held_out": tasks.held_out}
     seen: dict[str, str] = {}
     for split, members in named.items():
@@ -514,6 +530,23 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
                     "evaluation must not see trained tasks, so give every task one split and one id."
                 )
     return tasks
+
+
+def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Task]) -> None:
+    """Raises UsageError for a task that nobody may train on. An environment that judges of that itself has done so before
+    (`refuse_training`)."""
+    reason = next((task.fields[EVALUATION_ONLY] for task in tasks if EVALUATION_ONLY in task.fields), None)
+    if reason is None:
+        return
+    if config.environment.target is not None:
+        found, _ = _environment_target(config, recipe_dir)
+        if found.evaluation_only.__func__ is not Environment.evaluation_only.__func__:
+            return
+    raise UsageError(
+        f"data.train = {config.data.train!r} gives tasks that may be evaluated on and not trained on: {reason}\nEvaluate with "
+        "them, or, where you have the right to train on them, say on what ground where the tasks are made, for example "
+        'sop_bench.tasks(..., i_have_training_rights="who allows it, and where").'
+    )
 
 
 def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:

@@ -194,6 +194,10 @@ def check(
         overrides=tuple(overrides or ()), families=tuple(only or ()), model=model, production=production,
         schemas=schemas, reference=tuple(reference or ()), run=None if run is None else _run(run),
     )  # fmt: skip
+    if page is not None:
+        from sparring.checks.page import refuse_page
+
+        refuse_page(page)
     console = Console(quiet=as_json)
     with console.steps("checking", len(selected(options))) as progress:
         report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}))

@@ -14,6 +14,7 @@ from sparring.build import (
     close,
     demonstrations,
     frozen_engine,
+    judges_of,
     load_algorithm,
     load_curriculum,
 )
@@ -134,6 +135,12 @@ def test_functions_of_the_users_own_that_do_not_fit_are_refused(
     with pytest.raises(UsageError) as refused:
         load_algorithm(mine(tmp_path, *overrides), tmp_path)
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["reward.reward", "reward.scorer"])
+def test_a_judge_that_cannot_be_called_is_refused_before_anything_is_played(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"{key} = 'environment:KEYS' is 'abcdefghijklmnop', which cannot be called"):
+        judges_of(load_config(RECIPE, [f"{key}=environment:KEYS"]), RECIPE.parent)
 
 
 def test_a_run_keeps_the_frozen_weights_it_began_with_wherever_it_is_continued(

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparring.build import Baseline, Parts, build_baseline
+from sparring.checks.given import split_reference
 from sparring.checks.subject import Subject, UndecidedError
 from sparring.config import Config, load_config
-from sparring.errors import SparringError, UsageError
+from sparring.errors import SparringError
 from sparring.evaluation.evaluation import Evaluation, evaluate
 from sparring.ledger import Ledger
 from sparring.types import Sampling, Task, Trajectory
@@ -55,10 +56,7 @@ async def model_baseline(subject: Subject) -> Played:
 
 async def reference_baseline(subject: Subject, reference: str) -> Played:
     """A reference endpoint, `URL#MODEL` or `URL#MODEL#KEY_VARIABLE`, on the same tasks. Raises UndecidedError."""
-    url, _, rest = reference.partition("#")
-    model, _, variable = rest.partition("#")
-    if not model:
-        raise UsageError(f"--reference {reference} names no model; write URL#MODEL, e.g. https://HOST/v1#large-model.")
+    url, model, variable = split_reference(reference)
     overrides = ["engine.type=openai", f"engine.base_url={url}", f"engine.model={model}"]
     overrides += [f"engine.api_key_env={variable}"] if variable else []
     config = load_config(subject.recipe, [*subject.overrides, *overrides])

@@ -10,7 +10,7 @@ from functools import partial
 from statistics import fmean, quantiles
 
 from sparring.checks.registry import check
-from sparring.checks.subject import Subject, UndecidedError, transcript
+from sparring.checks.subject import Subject, transcript
 from sparring.findings import Finding, Severity
 from sparring.tracking.stored import rows
 from sparring.types import Json, Message, Outcome, StopReason, ToolSchema
@@ -170,8 +170,6 @@ async def at_limits(subject: Subject) -> Iterable[Finding]:
     """
     assert subject.given.run is not None, "the rule needs a run"
     files = sorted((subject.given.run / "trajectories").glob("*.jsonl"))
-    if not files:
-        raise UndecidedError(f"{subject.given.run} holds no trajectories/*.jsonl; name the folder of a run")
     episodes = [row for file in files for _, row in rows(file)]
     stops = [turn["stop_reason"] for row in episodes for turn in row["turns"]]
     return limits_met(stops, [row["outcome"] for row in episodes], str(subject.given.run))
@@ -215,10 +213,19 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     config, size = subject.config, await expert_sizes(subject)
     if not config.is_trainable:
         return ()
-    episodes = config.schedule.max_steps * config.batch.global_batch_size * config.batch.group_size
+    max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
+    # The last step of the last epoch takes what is left.
+    groups = min(max_steps * batch, config.schedule.max_epochs * len(subject.tasks.train))
+    steps, episodes = math.ceil(groups / batch), groups * config.batch.group_size
+    ends = (
+        f" It ends after {steps} of {max_steps} steps: {config.schedule.max_epochs} passes over {len(subject.tasks.train)} tasks "
+        f"fill no more batches of {batch}."
+        if steps < max_steps
+        else ""
+    )
     tokens, most = episodes * size.mean_sampled, episodes * max(size.turns) * config.sampling.sampling_max_tokens
     evidence: dict[str, Json] = {
-        "steps": config.schedule.max_steps, "episodes": episodes, "sampled_tokens": round(tokens),
+        "steps": steps, "episodes": episodes, "sampled_tokens": round(tokens),
         "sampled_tokens_at_most": most, "trained_sequence_tokens": episodes * size.episode, "counted": size.counted,
     }  # fmt: skip
     if subject.parts is not None and subject.plays_baseline:
@@ -227,10 +234,12 @@ async def cost(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="budgets.cost",
             severity=Severity.NOTE,
-            symptom=f"the run plays {episodes} episodes and samples about {tokens:,.0f} tokens.",
+            symptom=f"the run plays {episodes} episodes and samples about {tokens:,.0f} tokens.{ends}",
             evidence=evidence,
-            change="Nothing, if you have that; else fewer schedule.max_steps or a smaller batch.",
-            confirm="`timing_s/step` of the first steps, times schedule.max_steps.",
+            change="Raise schedule.max_epochs or lower batch.global_batch_size, if more steps were meant."
+            if ends
+            else "Nothing, if you have that; else fewer schedule.max_steps or a smaller batch.",
+            confirm="`timing_s/step` of the first steps, times the steps of the evidence.",
         )
     ]
 

@@ -134,15 +134,16 @@ def _contaminated(
 
 @check("data.duplicates")
 async def duplicates(subject: Subject) -> Iterable[Finding]:
-    """No task stands twice in a split, and no two tasks that look the same have different answers.
+    """No task stands twice in a split, no two tasks share an id, and no two that look the same have different answers.
 
     Repeated tasks weigh more in training, and make intervals of evaluation too narrow. Without tools, the same prompt with two
-    answers cannot be answered: one of both rows is wrong.
+    answers cannot be answered: one of both rows is wrong. Results, histories and comparisons go by the id.
     """
     found = []
     everything = placed(subject)
     for split in SPLITS:
         members = [one for one in everything if one.split == split]
+        found += _shared_ids(split, members)
         by_key: dict[str, list[Placed]] = defaultdict(list)
         for one in members:
             by_key[_identity(one.task, by_prompt=False)].append(one)
@@ -162,6 +163,23 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
                 )
             )  # fmt: skip
     return [*found, *await _contradictions(subject, everything)]
+
+
+def _shared_ids(split: str, members: Sequence[Placed]) -> Iterator[Finding]:
+    by_id: dict[str, dict[str, Placed]] = defaultdict(dict)
+    for one in members:
+        by_id[one.task.id].setdefault(_identity(one.task, by_prompt=False), one)
+    shared = {name: list(those.values()) for name, those in by_id.items() if len(those) > 1}
+    if shared:
+        name, those = next(iter(shared.items()))
+        yield Finding(
+            rule="data.duplicates", severity=Severity.ERROR,
+            symptom=f"Different tasks of {split} have the same id: {len(shared)} ids, among them {name!r}.",
+            evidence={"split": split, "rows": {one: [o.row for o in shared[one]] for one in list(shared)[:NUM_SHOWN]},
+                "task": those[0].shown},
+            change="Give every task an id of its own: results, histories and comparisons go by it.",
+            confirm="No two different tasks of the split share an id.",
+        )  # fmt: skip
 
 
 async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
@@ -193,8 +211,8 @@ async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> lis
 
 
 def _identity(task: Task, by_prompt: bool) -> str:
-    """What two tasks that are the same have in common: the prompt, and where that does not tell tasks apart the "
-    "fields too."""
+    """What two tasks that are the same have in common: the prompt, and where that does not tell tasks apart the
+    fields too."""
     prompt = normalized(prompt_text(task))
     if by_prompt:
         return prompt

@@ -12,7 +12,7 @@ from sparring.checks.golds import Gold, Golds, as_trajectory, golds_of, silence
 from sparring.checks.mutations import naming_all, other_parts
 from sparring.checks.scripted import Asked, ScriptedPolicy, saying
 from sparring.checks.scripts import at_once, busy, copying, guessing, never_answering
-from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
 from sparring.environments import answer
 from sparring.types import Json, Message, Task, Trajectory
 
@@ -47,6 +47,8 @@ class Episode:
     score: float | None
     failure: str | None
     """Why it could not be judged."""
+    failed: JudgeName | None
+    """Which judge failed."""
     is_right: bool
     """Whether its last message says what the right one says."""
 
@@ -127,14 +129,14 @@ async def _episode(subject: Subject, gold: Gold, policy: ScriptedPolicy) -> Traj
 
 async def judged(subject: Subject, golds: Golds, name: str, gold: Gold, trajectory: Trajectory) -> Episode:
     """An episode with what reward and scorer say of it."""
-    reward, score, failure = None, None, None
+    reward, score, failure, failed = None, None, None, None
     try:
         trajectory = await subject.judge(trajectory)
         reward, score = trajectory.reward.total if trajectory.reward is not None else None, trajectory.score
-    except UndecidedError as error:
-        failure = str(error)
+    except JudgeFailedError as error:
+        failure, failed = str(error), error.judge
     return Episode(
-        policy=name, gold=gold, trajectory=trajectory, reward=reward, score=score, failure=failure,
+        policy=name, gold=gold, trajectory=trajectory, reward=reward, score=score, failure=failure, failed=failed,
         is_right=_is_right(golds, gold, trajectory),
     )  # fmt: skip
 

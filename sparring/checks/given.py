@@ -8,20 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from sparring.checks.subject import Given
-from sparring.errors import DataError
+from sparring.errors import DataError, UsageError
 from sparring.types import Json, ToolSchema
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
 def read_given(*, production: str | None, schemas: str | None, reference: Sequence[str], run: str | None) -> Given:
-    """Read the files. Raises DataError naming what is wrong with one."""
+    """Read the files. Raises DataError naming what is wrong with one, and UsageError for a reference without model."""
+    for one in reference:
+        split_reference(one)
+    if run is not None and not any((Path(run) / "trajectories").glob("*.jsonl")):
+        raise DataError(f"--run {run} holds no trajectories/*.jsonl; name the folder of a run (`sparring runs list`).")
     return Given(
         production=None if production is None else read_production(Path(production)),
         schemas=None if schemas is None else read_schemas(Path(schemas)),
         reference=tuple(reference),
         run=None if run is None else Path(run),
     )
+
+
+def split_reference(reference: str) -> tuple[str, str, str | None]:
+    """Address, model and key variable of `URL#MODEL` or `URL#MODEL#VARIABLE`. Raises UsageError."""
+    url, _, rest = reference.partition("#")
+    model, _, variable = rest.partition("#")
+    if not model:
+        raise UsageError(f"--reference {reference} names no model; write URL#MODEL, e.g. https://HOST/v1#large-model.")
+    return url, model, variable or None
 
 
 def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -25,6 +26,12 @@ pre { overflow-x: auto; background: #8881; padding: .6rem; font-size: .85rem; wh
 table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .8rem .2rem 0; vertical-align: top }
 td { border-top: 1px solid var(--line) } td.number { text-align: right; font-variant-numeric: tabular-nums }
 """
+
+
+def refuse_page(path: Path) -> None:
+    """Raises UsageError when no page can be written there, for which a check would have run in vain."""
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"--page {path} cannot be written; name a file in a folder that exists and may be written to.")
 
 
 def write_page(report: CheckReport, path: Path) -> None:

@@ -21,7 +21,7 @@ from sparring.checks.golds import Gold, Golds, golds_of, with_last
 from sparring.checks.mutations import Kind, Mutation, mutations
 from sparring.checks.registry import check
 from sparring.checks.scripted import ScriptedPolicy, saying
-from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.checks.subject import EXPERT, JudgeName, Subject, UndecidedError
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
 from sparring.plugins import call
@@ -50,20 +50,8 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
     episodes that most need a signal: return 0 there.
     """
     played = await all_episodes(subject)
-    failed = [one for one in played if one.failure is not None and "Scorer" not in one.failure]
     beyond = [one for one in played if one.reward is not None and not -1.0 <= one.reward <= 1.0]
-    found = []
-    if failed:
-        found.append(
-            Finding(
-                rule="reward.range", severity=Severity.ERROR,
-                symptom=f"The reward fails on {len(failed)} of {len(played)} episodes: "
-                f"{clipped(str(failed[0].failure), 200)}",
-                evidence={"failure": failed[0].failure, "episodes": [one.shown for one in failed[:NUM_SHOWN]]},
-                change="Return a finite number for every finished episode; 0 for an answer that cannot be read.",
-                confirm="The reward of every episode in the evidence is a number.",
-            )
-        )  # fmt: skip
+    found = await _failures(subject, "reward", rule="reward.range", number="a finite number")
     if beyond:
         furthest = max(beyond, key=lambda one: abs(one.reward or 0.0))
         found.append(
@@ -78,6 +66,24 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
             )
         )  # fmt: skip
     return found
+
+
+async def _failures(subject: Subject, judge: JudgeName, *, rule: str, number: str) -> list[Finding]:
+    """A finding when a judge gives no usable number, also for right answers that were changed: such an episode ends a run."""
+    judged_ones = [*await all_episodes(subject), *(one.episode for one in await _mutated(subject))]
+    failed = [one for one in judged_ones if one.failed == judge]
+    if not failed:
+        return []
+    return [
+        Finding(
+            rule=rule, severity=Severity.ERROR,
+            symptom=f"The {judge} fails on {len(failed)} of {len(judged_ones)} episodes: "
+            f"{clipped(str(failed[0].failure), 200)}",
+            evidence={"failure": failed[0].failure, "episodes": [one.shown for one in failed[:NUM_SHOWN]]},
+            change=f"Return {number} for every finished episode; 0 for an answer that cannot be read.",
+            confirm=f"The {judge} of every episode in the evidence is a number.",
+        )
+    ]  # fmt: skip
 
 
 @check("reward.variance", needs=("reward",))
@@ -514,11 +520,12 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
     """The scorer pays for nothing but the exact answer.
 
     An error where other values pass (parts of texts, texts around values, all labels at once, null-likes, a wrong answer beside
-    the right one): the measured success is not success. A warning where the right values pass in another form than was asked
+    the right one): the measured success is not success. An error, too, where it gives no number from 0 to 1, for the first
+    such episode ends the run. A warning where the right values pass in another form than was asked
     for, which the consumer of the answer may not read.
     """
     passed = [one for one in await _mutated(subject) if one.episode.score is not None and one.episode.score >= 1.0]
-    found = []
+    found = await _failures(subject, "scorer", rule="reward.scorer", number="a number from 0 to 1")
     for kind, severity, what, change in (
         (
             Kind.WRONG, Severity.ERROR, "takes wrong answers for right",

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 from sparring.agents.tool_loop import play
-from sparring.build import Parts, Tasks, environment_of, load_tasks
+from sparring.build import Parts, Tasks, environment_of, judges_of, load_tasks
 from sparring.checks.registry import Need
 from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
 from sparring.checks.watch import Watch
@@ -23,7 +23,6 @@ from sparring.config import Config
 from sparring.environments import Environment, opened
 from sparring.environments.tools import Tool
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
-from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.strict import evaluate_score
@@ -34,10 +33,19 @@ NUM_SAMPLED = 8
 NUM_LOOKED_AT = 512
 """Training tasks that are read for values."""
 EXPERT = "expert"
+JudgeName: TypeAlias = Literal["reward", "scorer"]
 
 
 class UndecidedError(Exception):
     """A rule could not be decided: what it needed to see did not happen. The text says what happened instead."""
+
+
+class JudgeFailedError(UndecidedError):
+    """The reward or the scorer gave no usable number for an episode."""
+
+    def __init__(self, failure: str, *, judge: JudgeName) -> None:
+        super().__init__(failure)
+        self.judge: JudgeName = judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +102,10 @@ class Subject:
         with self.watch.loading("importing the recipe's code"):
             if config.environment.target is not None and not config.agent.is_foreign:
                 self._make_environment, self.environment_class = environment_of(config, self.folder)
-            section = config.reward
-            self.reward: RewardFunction | None = self._judge(section.reward)
-            self.scorer: Scorer | None = self._judge(section.scorer)
+            judges: tuple[RewardFunction | None, Scorer | None] = judges_of(config, self.folder)
+            self.reward, self.scorer = judges
         with self.watch.loading("loading the tasks"):
             self.tasks: Tasks = load_tasks(config, self.folder)
-
-    def _judge(self, name: str | None) -> Any:
-        return None if name is None else load_object(name, beside=self.folder)
 
     def rng(self, name: str) -> random.Random:
         """A generator of its own for each purpose, the same in every check of the recipe."""
@@ -224,7 +228,8 @@ class Subject:
         )  # fmt: skip
 
     async def judge(self, trajectory: Trajectory) -> Trajectory:
-        """With reward and score, as far as the recipe names them. Raises UndecidedError when one fails."""
+        """With reward and score, as far as the recipe names them. Raises JudgeFailedError when one fails."""
+        judge: JudgeName = "reward"
         try:
             reward = None
             if self.reward is not None:
@@ -232,10 +237,11 @@ class Subject:
                 reward = await self.watch.call(what, evaluate_reward, self.reward, trajectory)
             score = None
             if self.scorer is not None:
+                judge = "scorer"
                 what = f"the scorer of {trajectory.id}"
                 score = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
         except (RewardError, InfrastructureError) as error:
-            raise UndecidedError(str(error)) from error
+            raise JudgeFailedError(str(error), judge=judge) from error
         return replace(trajectory, reward=reward, score=score)
 
     async def measured(self) -> dict[str, Json]:

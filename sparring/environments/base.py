@@ -16,6 +16,9 @@ from sparring.types import Json, Message, Task, ToolSchema
 CLOSE_SECONDS = 30.0
 """How long an asynchronous `close` may take before it counts as failed."""
 
+EVALUATION_ONLY = "evaluation_only"
+"""The field of a task that says why nobody may train on it; tasks without it may be trained on, whoever plays them."""
+
 
 class Environment:
     """Derive from this, mark methods with `@tool`; a fresh object is made for every episode.

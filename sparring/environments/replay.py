@@ -20,6 +20,7 @@ from sparring.environments.base import Environment, opened, reset
 from sparring.environments.calls import Observation, ToolError, ToolFailure
 from sparring.environments.tools import tool, tools_of
 from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.tracking.inputs import note_input
 from sparring.types import Json, Task
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -75,7 +76,8 @@ class Fixtures:
 
         Columns are `tool` (by default the file's name without its suffix), `result`, and either `arguments` (an
         object, or JSON text) or one column for each argument, empty where it is left out. In a .csv a result is text,
-        told as it is, and arguments in columns are compared by their text.
+        told as it is, and arguments in columns are compared by their text. The files are in the manifests of the runs
+        of this process, with their sha256.
 
         Raises DataError naming file and row, and ServiceError when a .parquet is read without pyarrow.
         """
@@ -253,6 +255,7 @@ def _rows_of(path: Path) -> Iterator[tuple[str, bool, Row]]:
             f"the fixtures {path} do not exist; keep them in the folder `fixtures` beside the recipe, which every run takes "
             "along, and name them from `Path(__file__).parent`."
         )
+    note_input(path)
     rows = read_rows(path)
     if not rows:
         raise DataError(f"{path} holds no rows, so there is nothing to answer; give a file with one call a row.")

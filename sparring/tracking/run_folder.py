@@ -2,7 +2,7 @@
 
 run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it, folders of code that it names too
 fixtures/       the recipe's folder of that name; large files are links to where they are
-manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures
+manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures, wherever they lie
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
 checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.jsonl ledger.sqlite
@@ -27,6 +27,7 @@ from typing import Any, Self, final
 
 from sparring.config import Config, load_config, resolved_toml
 from sparring.errors import DataError, UsageError
+from sparring.tracking.inputs import inputs
 from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, LOCK = "run.toml", "manifest.json", "status.json", "stop", "lock"
@@ -114,6 +115,17 @@ class RunFolder:
             for finding in (one for report in reports for one in report["findings"]):
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
+    def _record_inputs(self) -> None:
+        # The run's own copies are those of the recipe, which are listed.
+        own = str(self.path.resolve()) + os.sep
+        read = {path: digest for path, digest in inputs().items() if not path.startswith(own)}
+        if not read:
+            return
+        manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        if not read.items() <= manifest["sha256"].items():
+            manifest["sha256"] |= read
+            _write_json(self.path / MANIFEST, manifest)
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
@@ -137,7 +149,11 @@ class RunFolder:
             yield
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
-        """Say how the run stands; without `step` the last one stays. A start forgets an earlier stop request."""
+        """Say how the run stands; without `step` the last one stays. A start forgets an earlier stop request.
+
+        Files that its environment has read since go into the manifest.
+        """
+        self._record_inputs()
         before = self.status()
         if status == "running" and before.get("status") != "running":
             (self.path / STOP).unlink(missing_ok=True)

@@ -46,6 +46,32 @@ def test_a_clean_recipe_gives_exit_code_0_and_its_numbers_as_json() -> None:
     assert document["measured"]["tools"] == ["find", "floor"]
 
 
+def test_the_cost_is_of_the_steps_that_the_tasks_suffice_for() -> None:
+    # 40 tasks, played once: ten batches of 4 are the ten steps of the recipe; three batches of 16 are not.
+    whole = check_recipe(CLEAN, Options(families=("budgets",))).findings
+    short = check_recipe(CLEAN, Options(families=("budgets",), overrides=("batch.global_batch_size=16",))).findings
+    assert [(one.evidence["steps"], one.evidence["episodes"]) for one in (*whole, *short)] == [(10, 160), (3, 160)]
+    assert "ends after" not in whole[0].symptom
+    assert "It ends after 3 of 10 steps: 1 passes over 40 tasks" in short[0].symptom
+
+
+@pytest.mark.parametrize(
+    ("option", "says", "code"),
+    [
+        (["--reference", "http://localhost:1/v1"], "names no model; write URL#MODEL", 2),
+        (["--run", "runs/nowhere"], "--run runs/nowhere holds no trajectories/*.jsonl", 3),
+        (["--page", "nowhere/page.html"], "nowhere/page.html cannot be written", 2),
+    ],
+)
+def test_an_option_that_cannot_be_right_is_refused_before_anything_is_played(
+    option: list[str], says: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["check", str(CLEAN), "--only", "budgets", *option])
+    assert result.exit_code == code
+    assert says in " ".join(result.output.split())
+
+
 def test_an_error_is_exit_code_5_and_the_page_is_written_all_the_same(tmp_path: Path) -> None:
     target = tmp_path / "findings.html"
     folder = str(HERE / "defects" / "too_few_turns")

@@ -1,6 +1,7 @@
 """Replayed tools answer what was recorded for their arguments, say so when nothing was, and call nothing live."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from sparring.environments import (
 )
 from sparring.environments.tools import tools_of
 from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.tracking.inputs import inputs
 from sparring.types import Message, Task
 
 ROWS = [
@@ -212,6 +214,13 @@ def test_what_a_caller_does_to_an_answer_reaches_no_other() -> None:
     fixtures = Fixtures(ROWS)
     fixtures.answer("shelves")["B"].clear()
     assert fixtures.answer("shelves") == {"B": ["B1", "B3"], "A": []}
+
+
+def test_a_file_that_is_loaded_from_anywhere_is_noted_for_the_manifest_with_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.jsonl"
+    path.write_text(json.dumps(ROWS[0]) + "\n")
+    Fixtures.load(path)
+    assert inputs()[str(path.resolve())] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_the_hash_is_of_what_was_recorded_and_not_of_how_it_was_given() -> None:

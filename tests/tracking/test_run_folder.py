@@ -15,6 +15,7 @@ from sparring.config import Config, load_config
 from sparring.errors import ConfigError, DataError, UsageError
 from sparring.plugins import load_object
 from sparring.tracking import RunFolder, list_runs
+from sparring.tracking.inputs import note_input
 
 RECIPE = """
 [data]
@@ -40,6 +41,12 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "recipe.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
     return Path("toy/recipe.toml")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process read files, too."""
+    monkeypatch.setattr("sparring.tracking.inputs._read", {})
 
 
 def create(recipe: Path, name: str | None = None, *overrides: str) -> RunFolder:
@@ -239,3 +246,21 @@ def test_a_run_is_trained_by_one_at_a_time(recipe: Path) -> None:
             second.__enter__()
     with RunFolder(folder.path).held_for_training():
         pass
+
+
+def test_the_manifest_lists_files_outside_the_recipe_that_its_code_reads(recipe: Path, tmp_path: Path) -> None:
+    folder = create(recipe)
+    outside = tmp_path / "shared" / "answers.jsonl"
+    outside.parent.mkdir()
+    outside.write_text("{}\n")
+    note_input(outside)
+    note_input(tmp_path / "missing.jsonl")
+    folder.set_status("running")
+    outside.write_text("changed while the run goes on\n")
+    hashes = json.loads((folder.path / "manifest.json").read_text())["sha256"]
+    assert hashes[str(outside)] == hashlib.sha256(b"{}\n").hexdigest()
+    assert str(tmp_path / "missing.jsonl") not in hashes
+    note_input(outside)
+    folder.set_status("completed")
+    hashes = json.loads((folder.path / "manifest.json").read_text())["sha256"]
+    assert hashes[str(outside)] == hashlib.sha256(b"changed while the run goes on\n").hexdigest()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, final
 
 from sparring.environments.adapters.adapter import Adapter
-from sparring.environments.base import Environment
+from sparring.environments.base import EVALUATION_ONLY, Environment
 from sparring.environments.calls import ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError, InfrastructureError, UsageError
@@ -69,13 +69,7 @@ class SopBench(Adapter):
 
     @classmethod
     def evaluation_only(cls, **options: Any) -> str | None:
-        stated = options.get("i_have_training_rights")
-        if stated is not None and not (isinstance(stated, str) and stated.strip()):
-            raise UsageError(
-                f"environment.options.i_have_training_rights = {stated!r} states no right; write who allows you to train on "
-                "this data and where that is written."
-            )
-        if stated is not None:
+        if _is_stated(options.get("i_have_training_rights"), "environment.options.i_have_training_rights"):
             return None
         return (
             f"{_licence(domain_folder(options['path'], options['domain']))}\nEvaluate with it, or, where you have the right to "
@@ -166,13 +160,28 @@ class _Worker:
         await asyncio.to_thread(self._process.wait)
 
 
-def tasks(path: str | Path, domain: str, *, inputs: Sequence[str] | None = None, num: int | None = None) -> list[Task]:
+def tasks(
+    path: str | Path,
+    domain: str,
+    *,
+    inputs: Sequence[str] | None = None,
+    num: int | None = None,
+    i_have_training_rights: str | None = None,
+) -> list[Task]:
     """The labelled rows of a domain as tasks, the first `num` of them.
 
     `inputs` names the columns that a task shows, for domains whose metadata.json declares none. Columns that are scored are
-    never shown. Raises UsageError where inputs are missing or scored, DataError for files that are not as they should be.
+    never shown. Unless `i_have_training_rights` says in words on what ground you may train, the tasks say that they are for
+    evaluation, and no run trains on them, whoever plays. Raises UsageError where inputs are missing or scored, DataError for
+    files that are not as they should be.
     """
     folder = domain_folder(path, domain)
+    licence = _licence(folder)
+    if _is_stated(i_have_training_rights, "i_have_training_rights"):
+        logger.warning("%s\nStated right to train: %s", licence, i_have_training_rights)
+        marks = {}
+    else:
+        marks = {EVALUATION_ONLY: licence}
     procedure = _read(folder / "sop.txt")
     metadata = _read_json(folder / "metadata.json")
     outputs = metadata.get("output_columns") or []
@@ -183,11 +192,24 @@ def tasks(path: str | Path, domain: str, *, inputs: Sequence[str] | None = None,
         Task(
             id=f"{domain}-{number}",
             messages=({"role": "user", "content": _prompt(procedure, {name: row[name] for name in shown}, kinds)},),
-            fields={"domain": domain, "answer": {name: _TYPES[kind](row[name]) for name, kind in kinds.items()}},
+            fields={
+                "domain": domain,
+                "answer": {name: _TYPES[kind](row[name]) for name, kind in kinds.items()},
+                **marks,
+            },
             seed=number,
         )
         for number, row in enumerate(rows[:num])
     ]
+
+
+def _is_stated(right: object, name: str) -> bool:
+    """Whether somebody says on what ground they may train. Raises UsageError for what says nothing."""
+    if right is not None and not (isinstance(right, str) and right.strip()):
+        raise UsageError(
+            f"{name} = {right!r} states no right; write who allows you to train on this data and where that is written."
+        )
+    return right is not None
 
 
 def domain_folder(path: str | Path, domain: str) -> Path:

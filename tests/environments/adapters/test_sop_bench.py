@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed; pip install 'sparring[sop-bench]'")
 
+from sparring.build import load_tasks
 from sparring.cli import app
+from sparring.config import load_config
 from sparring.environments import ToolError, ToolResult, execute, opened
 from sparring.environments.adapters.sop_bench import SopBench, scorer, tasks
 from sparring.environments.base import reset
@@ -324,10 +326,53 @@ def test_training_is_refused_with_the_licence_and_the_option_that_states_a_right
     assert not (tmp_path / "runs").exists()
 
 
+def with_agent(checkout: Path, folder: Path, rights: str) -> Path:
+    """A recipe whose agent brings its own world, and plays the benchmark's tasks."""
+    path = recipe(checkout, folder)
+    path.write_text(
+        '[data]\ntrain = "environment:train"\n\n[agent]\nfunction = "environment:play"\n\n'
+        '[reward]\nreward = "sparring.environments.adapters.sop_bench:reward"\n'
+    )
+    with path.with_name("environment.py").open("a") as file:
+        file.write(
+            f"train = partial(held_out{rights})\n\nasync def play(task, session):\n    await session.chat(task.messages)\n"
+        )
+    return path
+
+
+def test_training_is_refused_whoever_plays_the_tasks(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", str(with_agent(checkout, tmp_path / "recipe", ""))])
+    assert result.exit_code == 2
+    told = " ".join(result.output.split())
+    for words in ("data.train", "CC BY-NC 4.0", "Potters' Licence 1.0", "i_have_training_rights"):
+        assert words in told
+    assert not list(tmp_path.rglob("checkpoints"))
+
+
+def test_tasks_whose_right_is_stated_may_be_trained_on_by_an_agent(
+    checkout: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = with_agent(checkout, tmp_path / "recipe", ', i_have_training_rights="The potters wrote so on 1 May."')
+    assert len(load_tasks(load_config(path), path.parent).train) > 0
+    assert "Potters' Licence 1.0" in caplog.text
+    assert "The potters wrote so on 1 May." in caplog.text
+
+
+def test_a_right_stated_for_the_environment_holds_for_the_tasks_that_it_plays(checkout: Path, tmp_path: Path) -> None:
+    path = recipe(checkout, tmp_path / "recipe", 'i_have_training_rights = "The potters wrote so on 1 May."')
+    path.write_text(path.read_text().replace("DATA", "train"))
+    assert len(load_tasks(load_config(path), path.parent).train) > 0
+
+
 @pytest.mark.parametrize("stated", [True, "", "  ", 1])
 def test_a_right_is_stated_in_words(checkout: Path, stated: Any) -> None:
     with pytest.raises(UsageError, match="states no right"):
         SopBench.evaluation_only(path=str(checkout), domain="kiln_check", i_have_training_rights=stated)
+    with pytest.raises(UsageError, match="states no right"):
+        tasks(checkout, "kiln_check", i_have_training_rights=stated)
 
 
 def test_a_stated_right_lifts_the_refusal_and_shows_the_licence(
