@@ -12,6 +12,7 @@ from typing import Any, Self
 from sparring.errors import ServiceError
 from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
+from sparring.rollouts.metrics import score_part_means
 from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
 
 
@@ -48,7 +49,7 @@ class Evaluation:
     fingerprint: str
     """Content hash of the weights; of an endpoint or a script `kind:name`."""
     temperature: float | None
-    """0 is greedy; None: nothing was sampled, since a script played."""
+    """0 is greedy; None: nothing was sampled, since a script row."""
     group_size: int
     """Episodes that were planned a task."""
     judge: Judge
@@ -76,7 +77,7 @@ class Evaluation:
     def setting(self) -> str:
         """How it was sampled, in a word or two."""
         if self.temperature is None:
-            return "scripted"
+            return "script"
         return "greedy" if self.temperature == 0 else f"T {self.temperature:g}"
 
     def passes(self) -> dict[int, tuple[float, float]]:
@@ -109,29 +110,38 @@ class Evaluation:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """What `as_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
-        tasks = row["tasks"]
-        judge = Judge(
-            scorer=row["scorer"], independence=row["independence"], success_threshold=row["success_threshold"]
-        )
+        tasks = content["tasks"]
+
+        def by_task(key: str) -> tuple[Any, ...]:
+            return tuple(task[key] for task in tasks)
+
         return cls(
-            **{key: row[key] for key in _PLAIN},
-            judge=judge,
-            task_ids=tuple(task["id"] for task in tasks),
-            **{many: tuple(task[one] for task in tasks) for one, many in _BY_TASK.items()},
-            score=Interval(**row["score"]),
-            success=Interval(**row["success"]),
+            name=content["name"],
+            label=content["label"],
+            split=content["split"],
+            policy_version=content["policy_version"],
+            fingerprint=content["fingerprint"],
+            temperature=content["temperature"],
+            group_size=content["group_size"],
+            judge=Judge(
+                scorer=content["scorer"],
+                independence=content["independence"],
+                success_threshold=content["success_threshold"],
+            ),
+            task_ids=by_task("id"),
+            scores=by_task("score"),
+            successes=by_task("successes"),
+            samples=by_task("samples"),
+            rewards=by_task("reward"),
+            completions=by_task("completion"),
+            turns=by_task("turns"),
+            metrics=content["metrics"],
+            score=Interval(**content["score"]),
+            success=Interval(**content["success"]),
+            seconds=content["seconds"],
         )
-
-
-_PLAIN = (
-    "name", "label", "split", "policy_version", "fingerprint", "temperature", "group_size", "metrics", "seconds",
-)  # fmt: skip
-_BY_TASK = {
-    "score": "scores", "successes": "successes", "samples": "samples", "reward": "rewards",
-    "completion": "completions", "turns": "turns",
-}  # fmt: skip
 
 
 def interval_json(interval: Interval) -> dict[str, float]:
@@ -139,7 +149,7 @@ def interval_json(interval: Interval) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class Row:
     """Which policy is evaluated, and how it plays."""
 
     name: str
@@ -158,7 +168,7 @@ class Played:
 async def evaluate(
     collector: Collector,
     tasks: Sequence[Task],
-    played: Played,
+    row: Row,
     *,
     sampling: Sampling,
     judge: Judge,
@@ -178,14 +188,14 @@ async def evaluate(
     began = seconds()
     plans = [
         GroupPlan(
-            task=task, position=index, group_size=played.group_size, sampling=sampling, split=played.split,
-            label=f"{played.label}@{attempt}", done=played.done.get(task.id, {}), keep=played.keep,
+            task=task, position=index, group_size=row.group_size, sampling=sampling, split=row.split,
+            label=f"{row.label}@{attempt}", done=row.done.get(task.id, {}), keep=row.keep,
         )
         for index, task in enumerate(tasks)
     ]  # fmt: skip
     groups = await collector.play_all(plans, in_waves=in_waves, on_group=on_group)
     evaluation = summarize(
-        groups, played, judge=judge, seconds=seconds() - began, prefix=prefix, pass_k_values=pass_k_values,
+        groups, row, judge=judge, seconds=seconds() - began, prefix=prefix, pass_k_values=pass_k_values,
         kind_of=kind_of,
     )  # fmt: skip
     return evaluation, groups
@@ -193,7 +203,7 @@ async def evaluate(
 
 def summarize(
     groups: Sequence[TrajectoryGroup],
-    played: Played,
+    row: Row,
     *,
     judge: Judge,
     seconds: float,
@@ -209,7 +219,7 @@ def summarize(
     known = [group for group in groups if group.trajectories]
     if not known:
         raise ServiceError(
-            f"every episode of the evaluation {played.name!r} was lost to infrastructure, so there is nothing to sum up; the "
+            f"every episode of the evaluation {row.name!r} was lost to infrastructure, so there is nothing to sum up; the "
             "warnings above say what failed."
         )
     judged = [
@@ -239,6 +249,7 @@ def summarize(
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }
     if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
         metrics[f"{prefix}/tokens/response_mean"] = fmean(t.num_sampled_tokens for t in everything)
@@ -252,13 +263,13 @@ def summarize(
             metrics |= {f"{prefix}/reward/pass_at_{k}": at_k, f"{prefix}/reward/pass_power_{k}": power_k}
     rng = random.Random(0)
     return Evaluation(
-        name=played.name,
-        label=played.label,
-        split=played.split,
-        policy_version=played.policy_version,
-        fingerprint=played.fingerprint,
-        temperature=played.temperature,
-        group_size=played.group_size,
+        name=row.name,
+        label=row.label,
+        split=row.split,
+        policy_version=row.policy_version,
+        fingerprint=row.fingerprint,
+        temperature=row.temperature,
+        group_size=row.group_size,
         judge=judge,
         task_ids=tuple(g.task.id for g in known),
         scores=tuple(scores),

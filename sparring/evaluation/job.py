@@ -102,7 +102,9 @@ class Job:
     @classmethod
     def interrupted(cls, run: RunFolder) -> Self:
         """The newest that is not over. Raises UsageError where there is none, or another process plays it."""
-        folders = sorted(run.evaluations.glob(f"{SPLIT}-*{UNDER_WAY}"), key=lambda folder: (len(folder.name), folder.name))
+        folders = sorted(
+            run.evaluations.glob(f"{SPLIT}-*{UNDER_WAY}"), key=lambda folder: (len(folder.name), folder.name)
+        )
         if not folders:
             raise UsageError(f"{run.path} has no evaluation that was interrupted; leave --resume out.")
         folder = folders[-1]
@@ -160,8 +162,8 @@ class Job:
 
     def over(self) -> None:
         """The report is written: what was kept for another process may go."""
-        self.close()
         shutil.rmtree(self.folder)
+        self.close()
 
     def close(self) -> None:
         """Let go of the folder, and of all where nothing was played."""
@@ -206,7 +208,13 @@ def _held(folder: Path) -> IO[str]:
 
 def _settle(ledger: Ledger, starts: set[str], kept: set[str]) -> None:
     """Bring the ledger up to what the episodes say, which are written first."""
-    path = (RolloutState.LEASED, RolloutState.RUNNING, RolloutState.FINISHED, RolloutState.SCORED, RolloutState.EVALUATED)
+    path = (
+        RolloutState.LEASED,
+        RolloutState.RUNNING,
+        RolloutState.FINISHED,
+        RolloutState.SCORED,
+        RolloutState.EVALUATED,
+    )
     for rollout in ledger.rollouts(split=SPLIT) if starts else ():
         if rollout.state in FINAL_STATES or rollout.id.split("/")[1].rpartition("@")[2] not in starts:
             continue

@@ -77,11 +77,16 @@ def read_policy(text: str) -> Policy:
                     "name the variable that holds its key with --key-env."
                 )
             return Policy(name=text, kind=PolicyKind.ENDPOINT, source=url, model=model)
-    run, _, step = text.rpartition("@") if "@" in text else (text, "", "")
-    is_step = step.isdigit() or ("@" not in text)
-    if is_step and (not run or RunFolder.is_run(run_path(run))):
+    run, step = run_and_step(text)
+    if (step is None or step.isdigit()) and (not run or RunFolder.is_run(run_path(run))):
         return Policy(name=text, kind=PolicyKind.CHECKPOINT, source=text)
     raise UsageError(f"--policy {text!r} is neither a policy nor a run; give one of {SPELLINGS}.")
+
+
+def run_and_step(text: str) -> tuple[str, str | None]:
+    """`RUN@STEP` apart; without @ no step."""
+    run, at, step = text.rpartition("@")
+    return (run, step) if at else (text, None)
 
 
 def run_path(run: str | Path) -> Path:

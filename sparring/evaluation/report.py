@@ -73,10 +73,8 @@ def read_report(path: Path) -> EvaluationReport:
     try:
         known = content["format"]
         if known != FORMAT:
-            raise DataError(
-                f"{path} has format {known!r}, this version reads format {FORMAT}; evaluate the run again."
-            )
-        rows = content["evaluations"] if "evaluations" in content else [content]
+            raise DataError(f"{path} has format {known!r}, this version reads format {FORMAT}; evaluate the run again.")
+        rows = content.get("evaluations", [content])
         return EvaluationReport(
             evaluations=tuple(map(Evaluation.from_json, rows)),
             comparisons=tuple(map(Comparison.from_json, content.get("comparisons", ()))),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -74,7 +73,7 @@ def bootstrap_mean(
 def paired_difference(
     before: Sequence[float], after: Sequence[float], *, rng: random.Random, level: float = 0.95
 ) -> Interval:
-    """Interval of the mean difference after - before, task by task, as `bootstrap_mean` but for the ends.
+    """Interval of the mean difference after - before of rates in [0, 1], task by task, by the symmetric studentized bootstrap.
 
     Where every task differs by as much, one task more that differed by that much either way is assumed for the width (by 1
     where none differs): 20 tasks without a difference give [-0.1, 0.1]. Both hold one number for each of the same tasks in
@@ -88,7 +87,7 @@ def paired_difference(
         half = _normal(level) * (abs(mean) if abs(mean) > _ROUNDING else 1.0) / count
     else:
         half = _critical(differences, rng, level, 2000) * sqrt(variance / count)
-    return Interval(mean, mean - half, mean + half)
+    return Interval(mean, max(-1.0, mean - half), min(1.0, mean + half))
 
 
 _ROUNDING = 1e-12
@@ -129,10 +128,10 @@ def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> flo
     steps = [int(abs(difference) * unit) for difference in differences]
     shares: dict[int, float] = {0: 1.0}
     for step in steps:
-        following: Counter[int] = Counter()
+        following: dict[int, float] = {}
         for total, share in shares.items():
-            following[total + step] += share / 2
-            following[total - step] += share / 2
+            for signed in (total + step, total - step):
+                following[signed] = following.get(signed, 0.0) + share / 2
         shares = following
     seen = abs(int(sum(differences) * unit))
     return min(1.0, sum(share for total, share in shares.items() if abs(total) >= seen))

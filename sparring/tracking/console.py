@@ -66,6 +66,9 @@ class EvaluationLike(Protocol):
     def name(self) -> str: ...
 
     @property
+    def setting(self) -> str: ...
+
+    @property
     def task_ids(self) -> Sequence[str]: ...
 
     @property
@@ -185,8 +188,8 @@ class Console:
     def evaluated(self, evaluation: EvaluationLike) -> None:
         rewards = evaluation.rewards
         self._print(
-            f"{evaluation.name}: success {interval(evaluation.success)}  score {interval(evaluation.score)}  "
-            f"reward {sum(rewards) / len(rewards):.3f}  ({len(evaluation.task_ids)} tasks, {evaluation.seconds:.1f} s)"
+            f"{evaluation.name} ({evaluation.setting}): success {interval(evaluation.success)}  "
+            f"score {interval(evaluation.score)}  reward {sum(rewards) / len(rewards):.3f}  ({len(evaluation.task_ids)} tasks, {evaluation.seconds:.1f} s)"
         )
 
     def warned(self, problems: Sequence[ConfigProblem]) -> None:

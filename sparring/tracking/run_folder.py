@@ -31,6 +31,8 @@ from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, LOCK = "run.toml", "manifest.json", "status.json", "stop", "lock"
 FIXTURES = "fixtures"
+WARM_START = "warm_start"
+"""Name of the checkpoint that RL starts from, beside the numbered ones."""
 UNDER_WAY = ".part"
 """What the folder of an evaluation under way ends with."""
 _LARGE_BYTES = 64 * 2**20

@@ -74,6 +74,7 @@ def trajectory_of(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Jso
             outcome=Outcome(row["outcome"]),
             reward=None if reward is None else _reward(reward),
             score=row["score"],
+            score_parts=row.get("score_parts", {}),
             metrics=row["metrics"],
             transitions=tuple(transitions),
             error=row["error"],
