@@ -11,6 +11,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from sparring.errors import ServiceError
+from sparring.evaluation.agreement import agreement
 from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
 from sparring.rollouts.metrics import score_part_means
@@ -173,6 +174,7 @@ def summarize(
     successes = [sum(value >= success_threshold for value in values) for values in judged]
     samples = [len(values) for values in judged]
     everything = [t for g in played for t in g.trajectories]
+    compared = agreement(everything, success_threshold=success_threshold)
     rewards = [t.reward.total for t in everything if t.reward is not None]
     completions = [fmean(t.outcome is Outcome.FINISHED for t in g.trajectories) for g in played]
     turns = [fmean(len(t.turns) for t in g.trajectories) for g in played]
@@ -193,6 +195,7 @@ def summarize(
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }
     if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
