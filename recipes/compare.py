@@ -30,7 +30,9 @@ def main() -> int:
         if result is None or result.status != "completed":
             return 0
         control = trainer.continue_warm_start(result.train_seconds)
-        report = MultiTurnRLEvaluator(trainer).evaluate(extra={"warm start continued": control})
+        report = MultiTurnRLEvaluator(trainer, temperatures=[trainer.config.serving_temperature]).evaluate(
+            extra={"warm start continued": control}
+        )
     except SparringError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

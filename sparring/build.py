@@ -35,6 +35,7 @@ from sparring.engines.scripted_messages import ScriptedMessages, read_script
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.evaluation import Judge
+from sparring.evaluation.independence import independence
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
@@ -222,7 +223,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         tools=tools,
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
-        judge=_judged_by(config, scorer),
+        judge=_judged_by(config, reward, scorer),
         frozen_by_warm_start=tuple(
             one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
         ),
@@ -303,7 +304,7 @@ def build_baseline(
     )  # fmt: skip
     return Baseline(
         engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=_kinds(config, tasks),
-        judge=_judged_by(config, scorer), make_environment=make_environment,
+        judge=_judged_by(config, reward, scorer), make_environment=make_environment,
     )  # fmt: skip
 
 
@@ -344,9 +345,9 @@ def _judges(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Sc
     return reward, None if section.scorer is None else load_object(section.scorer, beside=recipe_dir)
 
 
-def _judged_by(config: Config, scorer: Scorer | None) -> Judge:
+def _judged_by(config: Config, reward: RewardFunction | None, scorer: Scorer | None) -> Judge:
     return Judge(
-        scorer=config.reward.scorer, independence="none" if scorer is None else "scorer",
+        scorer=config.reward.scorer, independence=independence(reward, scorer),
         success_threshold=config.evaluation.success_threshold,
     )  # fmt: skip
 

@@ -10,6 +10,8 @@ from statistics import fmean, pstdev
 from typing import Any, Self
 
 from sparring.errors import ServiceError
+from sparring.evaluation.agreement import Agreement, Disagreement, agreement
+from sparring.evaluation.independence import Independence
 from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
 from sparring.rollouts.metrics import score_part_means
@@ -22,8 +24,7 @@ class Judge:
 
     scorer: str | None
     """As the recipe names it; None: the training reward judges itself."""
-    independence: str
-    """`scorer`, `none`, or `shares code with the reward`."""
+    independence: Independence
     success_threshold: float
 
     @property
@@ -65,6 +66,8 @@ class Evaluation:
     metrics: Mapping[str, float]
     score: Interval
     success: Interval
+    agreement: Agreement
+    """Of reward and scorer on these episodes."""
     seconds: float
     """Wall time of playing; of an evaluation that was resumed, of its last part."""
 
@@ -98,6 +101,7 @@ class Evaluation:
             "success_threshold": self.judge.success_threshold,
             "score": interval_json(self.score),
             "success": interval_json(self.success),
+            "agreement": self.agreement.as_json(),
             "metrics": dict(self.metrics),
             "seconds": self.seconds,
             "tasks": [
@@ -140,8 +144,18 @@ class Evaluation:
             metrics=content["metrics"],
             score=Interval(**content["score"]),
             success=Interval(**content["success"]),
+            agreement=_agreement(content["agreement"]),
             seconds=content["seconds"],
         )
+
+
+def _agreement(content: Mapping[str, Any]) -> Agreement:
+    """What `Agreement.as_json` wrote."""
+    derived = ("num", "share", "culprits", "disagreements")
+    disagreements = (Disagreement(**{**one, "culprits": tuple(one["culprits"])}) for one in content["disagreements"])
+    return Agreement(
+        **{key: value for key, value in content.items() if key not in derived}, disagreements=tuple(disagreements)
+    )
 
 
 def interval_json(interval: Interval) -> dict[str, float]:
@@ -229,6 +243,7 @@ def summarize(
     successes = [sum(value >= judge.success_threshold for value in values) for values in judged]
     samples = [len(values) for values in judged]
     everything = [t for g in known for t in g.trajectories]
+    compared = agreement(everything, success_threshold=judge.success_threshold)
     rewards = [t.reward.total for t in everything if t.reward is not None]
     completions = [fmean(t.outcome is Outcome.FINISHED for t in g.trajectories) for g in known]
     turns = [fmean(len(t.turns) for t in g.trajectories) for g in known]
@@ -249,6 +264,7 @@ def summarize(
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }
     if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
@@ -281,6 +297,7 @@ def summarize(
         metrics=metrics,
         score=bootstrap_mean(scores, rng=rng),
         success=bootstrap_mean(rates, rng=rng),
+        agreement=compared,
         seconds=seconds,
     )
 

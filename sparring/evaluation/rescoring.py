@@ -11,6 +11,7 @@ from pathlib import Path
 from sparring.config import Config
 from sparring.errors import DataError, InfrastructureError, ServiceError
 from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
+from sparring.evaluation.independence import independence
 from sparring.evaluation.report import EvaluationReport, comparisons, read_report
 from sparring.plugins import load_object
 from sparring.protocols import Scorer
@@ -40,7 +41,13 @@ def rescore(
     file = f"{scorer.partition(':')[0].replace('.', '/')}.py"
     # A scorer that is being written lies where one works, the run's own in its folder.
     function: Scorer = load_object(scorer, beside=Path.cwd() if Path(file).is_file() else run.path)
-    judge = Judge(scorer=scorer, independence="scorer", success_threshold=config.evaluation.success_threshold)
+    named = config.reward.reward
+    reward = None if named is None else load_object(named, beside=run.path)
+    judge = Judge(
+        scorer=scorer,
+        independence=independence(reward, function),
+        success_threshold=config.evaluation.success_threshold,
+    )
     name = episodes or newest(run)
     path = run.path / "trajectories" / f"{name}.jsonl"
     if not path.is_file():

@@ -14,6 +14,7 @@ Table: TypeAlias = tuple[str, list[str], list[list[object]]]
 
 MOST_IDS = 12
 """Task ids that a line names; the file has all."""
+MOST_CULPRITS = 4
 
 
 def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
@@ -98,6 +99,14 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
             said.append(
                 f"note: {lost} episodes of {one.name} ({one.setting}) were lost to infrastructure; k above {min(one.samples)} "
                 "is not defined"
+            )
+    for one in evaluations:
+        if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):
+            at_fault = ", ".join(
+                f"{name} ({count})" for name, count in list(one.agreement.culprits.items())[:MOST_CULPRITS]
+            )
+            said.append(
+                f"{one.name} ({one.setting}): {one.agreement.summary()}" + (f"; {at_fault}" if at_fault else "")
             )
     for one in comparisons[-1:]:
         for what, ids in (("fixed", one.fixed), ("broken", one.broken)):

@@ -69,9 +69,14 @@ def endpoint() -> Iterator[str]:
 
 def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_without_torch(endpoint: str) -> None:
     policies = ["expert", "constant:ans a", "script:walker:act", f"openai:walker@{endpoint}"]
-    named = ["--json", *(word for policy in policies for word in ("--policy", policy))]
+    named = [
+        "--json",
+        "evaluation.eval_num_tasks=24",
+        "evaluation.eval_temperature=1.0",
+        *(word for policy in policies for word in ("--policy", policy)),
+    ]
     code = (
-        f"import sys; from sparring.cli import app\ntry: app(['eval', 'toy', 'evaluation.eval_num_tasks=24', *{named}])\n"
+        f"import sys; from sparring.cli import app\ntry: app(['eval', 'toy', *{named}])\n"
         "except SystemExit as end: print(end.code, 'torch' in sys.modules, file=sys.stderr)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
