@@ -112,8 +112,9 @@ class MultiTurnRLEvaluator:
             if not 0 <= one <= 2:
                 raise UsageError(f"temperature {one:g} is not between 0 (greedy) and 2; choose one that is.")
         for what, named in (("policy", policies), ("temperature", temperatures)):
-            if len(set(named or ())) < len(named or ()):
-                raise UsageError(f"a {what} is named twice among {', '.join(map(str, named or ()))}; name each once.")
+            if named is not None and len(set(named)) != max(1, len(named)):
+                shown = ", ".join(map(str, named)) or "none"
+                raise UsageError(f"each {what} is named once, and one at least; these are {shown}.")
         if api_key_env is not None and not any(one.kind is PolicyKind.ENDPOINT for one in self._policies or ()):
             raise UsageError(
                 f"{api_key_env} shall hold an endpoint's key, but no policy is openai:MODEL@URL; leave it out."
@@ -130,11 +131,6 @@ class MultiTurnRLEvaluator:
         if self._trainer is not None:
             self.folder = self._trainer.folder  # it may have trained since
         plan = self._planned(weights) if self._job is None else self._job.plan
-        for policy in plan.policies:
-            if policy.kind is PolicyKind.GIVEN and policy.name not in weights:
-                raise DataError(
-                    f"the weights of {policy.name!r} were another process's, so this evaluation cannot go on; begin a new one."
-                )
         is_new = self.folder is None
         parts = self._parts() if self._needs_model(plan) else None
         folder = self.folder = self.folder or RunFolder.create(self.config, self._recipe, name=self.config.run.name)
@@ -238,6 +234,12 @@ class MultiTurnRLEvaluator:
     ) -> EvaluationReport:
         engines: dict[str, MessageEngine] = {}
         try:
+            for policy in job.plan.policies:
+                if policy.kind is PolicyKind.GIVEN and policy.name not in extra:
+                    raise DataError(
+                        f"the weights of {policy.name!r} were another process's, so this evaluation cannot go on; begin a new "
+                        "one."
+                    )
             # All of them first: a key that is not set is told before anything is played.
             for policy in job.plan.policies:
                 if not policy.has_weights:

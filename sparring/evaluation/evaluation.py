@@ -194,8 +194,8 @@ async def evaluate(
     kind_of: Callable[[Task], str] | None = None,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-    """Play `group_size` episodes of each task. Seeds depend on split, task and member only, so two policies meet the
-    same draws, in whatever order. Episodes lost to infrastructure are left out of every number and counted in
+    """Play `group_size` episodes of each task. Seeds follow from split, task (its place and id) and member alone, so two
+    policies meet the same draws, in whatever order they are played. Episodes lost to infrastructure are left out of every number and counted in
     `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants every rollout under a
     name of its own.
     """

@@ -97,14 +97,15 @@ class Job:
                 folder.mkdir()
             except FileExistsError:
                 continue  # another process was faster
-            return cls(folder, plan, _held(folder))
+            job = cls(folder, plan, _held(folder))
+            job._write(plan)
+            return job
 
     @classmethod
     def interrupted(cls, run: RunFolder) -> Self:
         """The newest that is not over. Raises UsageError where there is none, or another process plays it."""
-        folders = sorted(
-            run.evaluations.glob(f"{SPLIT}-*{UNDER_WAY}"), key=lambda folder: (len(folder.name), folder.name)
-        )
+        plans = run.evaluations.glob(f"{SPLIT}-*{UNDER_WAY}/job.json")
+        folders = sorted((plan.parent for plan in plans), key=lambda folder: (len(folder.name), folder.name))
         if not folders:
             raise UsageError(f"{run.path} has no evaluation that was interrupted; leave --resume out.")
         folder = folders[-1]

@@ -94,7 +94,7 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     if len(judges) > 1:
         said.append("note: not all were judged alike, so the numbers of different judges do not compare")
     for one in evaluations:
-        lost = len(one.task_ids) * one.group_size - sum(one.samples)
+        lost = next((int(value) for name, value in one.metrics.items() if name.endswith("/lost_rollouts")), 0)
         if lost:
             said.append(
                 f"note: {lost} episodes of {one.name} ({one.setting}) were lost to infrastructure; k above {min(one.samples)} "

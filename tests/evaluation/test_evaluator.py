@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
+from sparring.errors import DataError, ServiceError
 from sparring.ledger import Ledger, RolloutState
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
@@ -112,7 +113,7 @@ def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Pat
         assert refused.exit_code in (2, 3)
         assert said in " ".join(refused.output.split())
     twice = sparring("eval", str(trained), "--policy", "tuned", "--policy", "tuned")
-    assert (twice.exit_code, "named twice" in twice.output) == (2, True)
+    assert (twice.exit_code, "is named once" in twice.output) == (2, True)
     hot = sparring("eval", str(trained), "--temperature", "3")
     assert (hot.exit_code, "between 0 (greedy) and 2" in hot.output) == (2, True)
     recipe = sparring("eval", "toy", "--policy", "tuned")
@@ -135,7 +136,7 @@ def test_checkpoints_of_several_runs_play_side_by_side_at_chosen_temperatures(tr
     ]  # fmt: skip
     assert {(row["temperature"], row["group_size"]) for row in rows.values()} == {(0.5, 3)}
     # The same weights on the same tasks and seeds do the same, whatever they are called.
-    assert rows["other@2"]["fingerprint"] == rows["tuned"]["fingerprint"] != rows["@1"]["fingerprint"]
+    assert rows["other@2"]["fingerprint"] == rows["tuned"]["fingerprint"] != rows["base"]["fingerprint"]
     assert rows["other@2"]["tasks"] == rows["tuned"]["tasks"]
     # pass@k for every k up to the episodes a task, and no other.
     names = [name for name in rows["tuned"]["metrics"] if "pass_at" in name]
@@ -242,7 +243,15 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
 ) -> None:
     run = Path("interrupted")
     shutil.copytree(trained, run)
-    chosen = (str(run), "--policy", "base", "--policy", "tuned", "evaluation.eval_group_size=4")
+    chosen = (
+        str(run),
+        "--policy",
+        "base",
+        "--policy",
+        "tuned",
+        "evaluation.eval_group_size=4",
+        "evaluation.eval_temperature=0.8",
+    )
     whole = evaluated(*chosen)
     from sparring.evaluation.job import Job
 
@@ -255,13 +264,14 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
             nonlocal num_kept
             num_kept += 1
             if num_kept > 30:  # of 40: in the last part, between members of a group
-                raise KeyboardInterrupt
+                raise ServiceError("the disk is full; make room")
             write(trajectory)
 
         return writes
 
     monkeypatch.setattr(Job, "keep", interrupting)
-    assert sparring("eval", *chosen, "--json").exit_code != 0
+    full = sparring("eval", *chosen, "--json")
+    assert (full.exit_code, "--resume` goes on with it" in " ".join(full.output.split())) == (4, True)
     monkeypatch.setattr(Job, "keep", keep)
     given = sparring("eval", str(run), "--resume", "--policy", "base")
     assert (given.exit_code, "resumed as it was begun" in given.output) == (2, True)
@@ -269,13 +279,18 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
     assert without_times(resumed) == without_times(whole)
     texts = [
         [[message["content"] for message in one["messages"]] for one in lines(run / "trajectories" / name)]
-        for name in ("held_out-1.jsonl", "held_out-2.jsonl")
+        for name in (
+            f"held_out-{int(Path(report['path']).stem.rpartition('-')[2])}.jsonl" for report in (whole, resumed)
+        )
     ]
+    assert len(texts[0]) == 40
     assert texts[0] == texts[1]
+    # Nor does it matter what plays beside what.
+    narrow = evaluated(*chosen, "rollout.rollout_max_concurrency=4")
+    assert without_times(narrow) == without_times(whole)
 
 
 def test_a_checkpoint_that_changed_under_an_interrupted_evaluation_is_refused(trained: Path) -> None:
-    from sparring.errors import DataError
     from sparring.evaluation.job import Job, Plan
     from sparring.evaluation.policies import read_policy
     from sparring.tracking import RunFolder

@@ -112,16 +112,16 @@ def test_rewards_beyond_0_and_1_have_intervals_too() -> None:
 
 @pytest.mark.parametrize("samples", [1, 4])
 def test_nineteen_of_twenty_intervals_cover_what_they_are_about(samples: int) -> None:
-    # 300 of them: the share has a standard error of 0.013. benchmarks/intervals.py does it in earnest.
+    # 200 of them: the share has a standard error of 0.015. benchmarks/intervals.py does it in earnest.
     rng, mean, hits = random.Random(7), 0.3, 0
-    for _ in range(300):
+    for _ in range(200):
         values = []
         for _ in range(40):
             rate = rng.betavariate(1.2, 2.8) if samples > 1 else mean
             values.append(sum(rng.random() < rate for _ in range(samples)) / samples)
-        interval = bootstrap_mean(values, rng=rng, num_resamples=200)
+        interval = bootstrap_mean(values, rng=rng, num_resamples=150)
         hits += interval.low <= mean <= interval.high
-    assert 0.915 <= hits / 300 <= 0.985
+    assert 0.9 <= hits / 200 <= 0.99
 
 
 def test_pairing_removes_what_tasks_have_in_common() -> None:
