@@ -39,9 +39,16 @@ class Comparison:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
         """What `as_json` wrote. Raises LookupError or TypeError for anything else."""
-        ids = {key: tuple(row[key]) for key in ("fixed", "broken", "unchanged")}
-        plain = {key: row[key] for key in ("before", "after", "p_value", "tasks_needed")}
-        return cls(**plain, **ids, difference=Interval(**row["difference"]))
+        return cls(
+            before=row["before"],
+            after=row["after"],
+            difference=Interval(**row["difference"]),
+            p_value=row["p_value"],
+            fixed=tuple(row["fixed"]),
+            broken=tuple(row["broken"]),
+            unchanged=tuple(row["unchanged"]),
+            tasks_needed=row["tasks_needed"],
+        )
 
 
 def compare(before: Evaluation, after: Evaluation) -> Comparison:
