@@ -195,9 +195,9 @@ async def evaluate(
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
     """Play `group_size` episodes of each task. Seeds follow from split, task (its place and id) and member alone, so two
-    policies meet the same draws, in whatever order they are played. Episodes lost to infrastructure are left out of every number and counted in
-    `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants every rollout under a
-    name of its own.
+    policies meet the same draws, in whatever order they are played. Episodes lost to infrastructure are left out of every
+    number and counted in `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants
+    every rollout under a name of its own.
     """
     began = seconds()
     plans = [
