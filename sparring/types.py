@@ -312,6 +312,8 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
     """The environment's own log, one entry per tool call; apart from what the agent saw."""
+    final_state: Json = None
+    """What the environment said its world was like at the end; None where it says nothing."""
     error: str | None = None
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()

@@ -76,6 +76,7 @@ def _trajectory(row: Mapping[str, Any], transitions: Any, where: str) -> Traject
             score_parts=row.get("score_parts", {}),
             metrics=row["metrics"],
             transitions=tuple(transitions),
+            final_state=row.get("final_state"),
             error=row["error"],
             seconds=row["seconds"],
         )
