@@ -276,6 +276,8 @@ class Reward:
     per_turn: Mapping[int, float] | None = None
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    record: Mapping[str, Json] = field(default_factory=dict)
+    """What it was judged by, stored with the episode: a judge's model, prompt and votes."""
 
 
 @dataclass(frozen=True, slots=True)

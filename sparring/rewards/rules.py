@@ -68,6 +68,7 @@ def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:
         per_turn=per_turn,
         components=_numbers(reward.components, source, "component"),
         metrics=_numbers(reward.metrics, source, "metric"),
+        record=reward.record,
     )
 
 

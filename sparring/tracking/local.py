@@ -132,6 +132,7 @@ def _reward_json(reward: Reward) -> dict[str, Any]:
         "per_turn": reward.per_turn,
         "components": reward.components,
         "metrics": reward.metrics,
+        **({"record": reward.record} if reward.record else {}),
     }
 
 

@@ -116,6 +116,7 @@ def _reward(row: Mapping[str, Any]) -> Reward:
         per_turn=None if per_turn is None else {int(turn): value for turn, value in per_turn.items()},
         components=row["components"],
         metrics=row["metrics"],
+        record=row.get("record", {}),
     )
 
 
