@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sparring.evaluation.comparison import Comparison
     from sparring.evaluation.evaluation import Evaluation
     from sparring.evaluation.report import EvaluationReport
+    from sparring.evaluation.review import Review
     from sparring.replay import Replay
 
 
@@ -422,6 +423,35 @@ def replay(
 
 @app.command()
 @reported
+def review(
+    run: Run,
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RECIPE]", help="Whose reward and scorer judge; the run's own without one."),
+    ] = None,
+    episodes: Annotated[
+        str | None, typer.Option(help="`validation-10`, or a split for its newest; the newest of each split without.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask reward and scorer about stored episodes again, and show where they disagree. Nothing is played or written."""
+    from sparring.evaluation.review import review as review_run
+
+    with Console(quiet=as_json).phase("judging stored episodes"):
+        found = review_run(_run(run), recipe, episodes=episodes)
+    if as_json:
+        _print_json(found.as_json())
+    else:
+        _show_review(found)
+    if found.after.paid_wrong:
+        raise GateError(
+            f"{found.after.paid_wrong} of {found.after.num} episodes are paid for what the scorer rejects, "
+            f"{found.after.disagreements[0].trajectory_id} first; make the reward read what the scorer reads, and review again."
+        )
+
+
+@app.command()
+@reported
 def export(
     run: Run,
     destination: Annotated[Path, typer.Argument(help="A new folder.")],
@@ -563,6 +593,40 @@ def _show_evaluations(
             console.table(*table)
     for line in notes(evaluations, comparisons):
         _say(line)
+
+
+def _show_review(found: Review) -> None:
+    """Agreement as it was and as it is, what is most often at fault, and the disagreements."""
+    console = Console()
+    rows = [
+        [
+            when, one.num, "-" if one.share is None else f"{one.share:.1%}", one.paid_wrong, one.unpaid_right,
+            f"{one.num_inverted} of {one.num_pairs}",
+            "-" if one.rank_correlation is None else f"{one.rank_correlation:.2f}", "-" if mean is None else f"{mean:.3f}",
+        ]
+        for when, one, mean in (
+            ("as stored", found.before, found.mean_before), ("judged now", found.after, found.mean_after)
+        )
+    ]  # fmt: skip
+    columns = [
+        "rewards",
+        "episodes",
+        "agree",
+        "wrong paid",
+        "right unpaid",
+        "pairs inverted",
+        "rank correlation",
+        "mean reward",
+    ]
+    console.table(f"reward against scorer: {', '.join(found.episodes)}", columns, rows)
+    if found.after.culprits:
+        rows = [[name, count] for name, count in list(found.after.culprits.items())[:MOST_SHOWN]]
+        console.table("most often at fault", ["what", "disagreements"], rows)
+    for one in found.after.disagreements[:MOST_SHOWN]:
+        said = "wrong, and paid" if one.kind == "paid_wrong" else "right, and not paid"
+        _say(f"{one.trajectory_id} is {said} (reward {one.reward:g}, score {one.score:g}): {one.fault}")
+    if found.independence != "scorer":
+        _say(f"the scorer {found.independence}, so that a mistake in that code shows in neither")
 
 
 def _show_replays(source: str, replays: Sequence[Replay]) -> None:

@@ -276,6 +276,8 @@ class Reward:
     per_turn: Mapping[int, float] | None = None
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    record: Mapping[str, Json] = field(default_factory=dict)
+    """What it was judged by, stored with the episode: a judge's model, prompt and votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,8 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
     """The environment's own log, one entry per tool call; apart from what the agent saw."""
+    final_state: Json = None
+    """What the environment said its world was like at the end; None where it says nothing."""
     error: str | None = None
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()

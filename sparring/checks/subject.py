@@ -220,7 +220,7 @@ class Subject:
         return Trajectory(
             id=session.id, task=task, attempt=0, turns=session.turns, messages=copy.deepcopy(tuple(result.messages)),
             outcome=result.outcome, reward=None, score=None, metrics=result.metrics,
-            transitions=tuple(result.transitions), error=result.error,
+            transitions=tuple(result.transitions), final_state=result.final_state, error=result.error,
         )  # fmt: skip
 
     async def judge(self, trajectory: Trajectory) -> Trajectory:

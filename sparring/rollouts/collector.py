@@ -245,6 +245,7 @@ class Collector:
             score=None,
             metrics=played.metrics,
             transitions=tuple(played.transitions),
+            final_state=played.final_state,
             error=played.error,
             seconds=self._clock() - began,
         )

@@ -93,6 +93,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         "score": trajectory.score,
         "score_parts": trajectory.score_parts,
         "metrics": trajectory.metrics,
+        **({} if trajectory.final_state is None else {"final_state": trajectory.final_state}),
     }
 
 
@@ -131,6 +132,7 @@ def _reward_json(reward: Reward) -> dict[str, Any]:
         "per_turn": reward.per_turn,
         "components": reward.components,
         "metrics": reward.metrics,
+        **({"record": reward.record} if reward.record else {}),
     }
 
 

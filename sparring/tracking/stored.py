@@ -77,6 +77,7 @@ def trajectory_of(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Jso
             score_parts=row.get("score_parts", {}),
             metrics=row["metrics"],
             transitions=tuple(transitions),
+            final_state=row.get("final_state"),
             error=row["error"],
             seconds=row["seconds"],
         )
@@ -116,6 +117,7 @@ def _reward(row: Mapping[str, Any]) -> Reward:
         per_turn=None if per_turn is None else {int(turn): value for turn, value in per_turn.items()},
         components=row["components"],
         metrics=row["metrics"],
+        record=row.get("record", {}),
     )
 
 
