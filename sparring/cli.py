@@ -222,7 +222,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="Who plays; may be repeated: base, warm_start, tuned, @STEP, RUN[@STEP], expert, constant:TEXT, "
+            help="Who plays; may be repeated: base, warm_start, tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
             "script:MODULE:FUNCTION, openai:MODEL@URL. By default base, warm start and tuned.",
         ),
     ] = None,
