@@ -276,6 +276,21 @@ class Reward:
     per_turn: Mapping[int, float] | None = None
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    record: Mapping[str, Json] = field(default_factory=dict)
+    """What it was judged by, stored with the episode: a judge's model, prompt and votes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The judgement of one trajectory, which is never trained on.
+
+    `value` is in [0, 1], and 1 is exactly what is wanted. `parts` are named sub-scores in [0, 1] that say what a value is
+    made of or what came beside it (each field, completion, format, tool use, an exhausted budget); they are charted and
+    shown with disagreements, and enter no number.
+    """
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,9 +309,13 @@ class Trajectory:
     reward: Reward | None
     score: float | None
     """The scorer's judgement in [0, 1]; never used to train."""
+    score_parts: Mapping[str, float] = field(default_factory=dict)
+    """The scorer's named sub-scores; empty where it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
     """The environment's own log, one entry per tool call; apart from what the agent saw."""
+    final_state: Json = None
+    """What the environment said its world was like at the end; None where it says nothing."""
     error: str | None = None
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()

@@ -18,6 +18,7 @@ class AgentResult:
     """The conversation as the agent saw it; empty when only the session knows it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
+    final_state: Json = None
     error: str | None = None
     reward: Reward | None = None
     """Set by agents that judge themselves; the others' rewards come from a reward function."""

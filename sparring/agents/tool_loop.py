@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sparring.agents.result import LIMITS, AgentResult
-from sparring.environments.base import Environment, reply, reset
+from sparring.environments.base import Environment, final_state, reply, reset
 from sparring.environments.calls import ToolError, execute
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Outcome, StopReason, Task
@@ -31,12 +31,13 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
     counts: Counter[str] = Counter({"turns": 0, "tool_calls": 0, "tool_errors": 0, "malformed_tool_calls": 0})
     counts.update({f"tool_errors/{kind.value}": 0 for kind in ToolError})
 
-    def ended(outcome: Outcome, error: str | None = None) -> AgentResult:
+    async def ended(outcome: Outcome, error: str | None = None) -> AgentResult:
         return AgentResult(
             outcome=outcome,
             messages=tuple(messages),
             metrics={name: float(count) for name, count in counts.items()},
             transitions=tuple(transitions),
+            final_state=await final_state(environment, task),
             error=error,
         )
 
@@ -44,27 +45,27 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
         try:
             message = await session.chat(messages, tools)
         except tuple(LIMITS) as error:
-            return ended(LIMITS[type(error)], str(error))
+            return await ended(LIMITS[type(error)], str(error))
         counts["turns"] += 1
         messages.append(message)
         calls, malformed = message.get("tool_calls") or (), message.get("malformed_tool_calls") or ()
         if not calls and session.turns[-1].stop_reason is StopReason.LENGTH:
-            return ended(Outcome.MAX_TOKENS)
+            return await ended(Outcome.MAX_TOKENS)
         if not calls and not malformed:
             try:
                 said = await reply(environment, messages, session, task)
             except tuple(LIMITS) as error:
-                return ended(LIMITS[type(error)], str(error))
+                return await ended(LIMITS[type(error)], str(error))
             if said is None:
-                return ended(Outcome.FINISHED)
+                return await ended(Outcome.FINISHED)
             messages.append({"role": "user", "content": said})
             continue
         messages.extend(await _answered(calls, environment, transitions, counts, turn=turn))
         messages.extend(_complained(malformed))
         counts["malformed_tool_calls"] += len(malformed)
         if environment.is_done:
-            return ended(Outcome.FINISHED)
-    return ended(Outcome.MAX_TURNS)
+            return await ended(Outcome.FINISHED)
+    return await ended(Outcome.MAX_TURNS)
 
 
 async def _answered(

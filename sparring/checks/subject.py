@@ -25,7 +25,7 @@ from sparring.environments.tools import Tool
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
-from sparring.scorers.strict import evaluate_score
+from sparring.scorers.score import evaluate_score
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
 
 NUM_SAMPLED = 8
@@ -224,7 +224,7 @@ class Subject:
         return Trajectory(
             id=session.id, task=task, attempt=0, turns=session.turns, messages=copy.deepcopy(tuple(result.messages)),
             outcome=result.outcome, reward=None, score=None, metrics=result.metrics,
-            transitions=tuple(result.transitions), error=result.error,
+            transitions=tuple(result.transitions), final_state=result.final_state, error=result.error,
         )  # fmt: skip
 
     async def judge(self, trajectory: Trajectory) -> Trajectory:
@@ -235,14 +235,15 @@ class Subject:
             if self.reward is not None:
                 what = f"the reward of {trajectory.id}"
                 reward = await self.watch.call(what, evaluate_reward, self.reward, trajectory)
-            score = None
+            score, parts = None, {}
             if self.scorer is not None:
                 judge = "scorer"
                 what = f"the scorer of {trajectory.id}"
-                score = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
+                judged = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
+                score, parts = judged.value, judged.parts
         except (RewardError, InfrastructureError) as error:
             raise JudgeFailedError(str(error), judge=judge) from error
-        return replace(trajectory, reward=reward, score=score)
+        return replace(trajectory, reward=reward, score=score, score_parts=parts)
 
     async def measured(self) -> dict[str, Json]:
         """What was counted, for the report."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, Literal
@@ -46,6 +47,11 @@ class Environment:
         A policy that the recipe names may play the user: ask it at `session.of(name)`, or return what a `UserSimulator`
         replies.
         """
+        return None
+
+    def final_state(self) -> Json | Awaitable[Json]:
+        """What the world is like when the episode is over, for scorers (`scorers.state_difference`); never shown to the policy.
+        None, as here, says nothing."""
         return None
 
     def close(self) -> Awaitable[None] | None:
@@ -139,6 +145,17 @@ async def reply(environment: Environment, messages: Sequence[Message], session: 
     if said is not None and not isinstance(said, str):
         raise UsageError(f"{name}.reply returned {said!r:.60}; return the text that the user says, or None to end.")
     return said
+
+
+async def final_state(environment: Environment, task: Task) -> Json:
+    """What the world is like now, as a value of its own. Raises InfrastructureError when the environment fails over it."""
+    try:
+        return copy.deepcopy(await call(environment.final_state))
+    except SparringError:
+        raise
+    except Exception as error:
+        name = type(environment).__name__
+        raise InfrastructureError(f"Task {task.id}: {name}.final_state failed: {error!r}.") from error
 
 
 async def _close(environment: Environment, task: Task) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 
@@ -11,6 +12,9 @@ from sparring.errors import InfrastructureError, RewardError
 from sparring.plugins import call
 from sparring.protocols import RewardFunction
 from sparring.types import Json, Message, Reward, Trajectory
+
+_CODE = re.compile(r"(```|~~~).*?(?:\1|$)|`[^`\n]*`", re.DOTALL)
+"""Fenced blocks, and what stands in backticks: quotations, no answers."""
 
 
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
@@ -64,6 +68,7 @@ def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:
         per_turn=per_turn,
         components=_numbers(reward.components, source, "component"),
         metrics=_numbers(reward.metrics, source, "metric"),
+        record=reward.record,
     )
 
 
@@ -105,7 +110,8 @@ def json_fields(
 
 
 def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
-    """The object in the last tag of the answer (empty if none), and whether it is the only tag and says each key once."""
+    """The object in the last tag of the answer (empty if none), and whether it is the only tag, outside code, and
+    says each key once."""
     if not messages or messages[-1].get("role") != "assistant":
         return {}, False
     text = str(messages[-1].get("content") or "")
@@ -127,7 +133,7 @@ def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, 
         return {}, False
     if not isinstance(value, dict):
         return {}, False
-    is_said_once = f"<{tag}>" not in before and text.count(f"</{tag}>") == 1
+    is_said_once = f"<{tag}>" not in before and text.count(f"</{tag}>") == 1 and f"<{tag}>" in _CODE.sub("", text)
     return value, is_said_once and num_repeated == 0
 
 

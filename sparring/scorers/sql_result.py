@@ -9,8 +9,9 @@ from collections.abc import Callable
 from sparring.errors import DataError
 from sparring.protocols import Scorer
 from sparring.sandbox import SqlDatabase, SqlError
+from sparring.scorers.answers import conduct
 from sparring.scorers.unit_tests import Candidate, fenced_code
-from sparring.types import Json, Task, Trajectory
+from sparring.types import Json, Score, Task, Trajectory
 
 
 def sql_result(
@@ -24,14 +25,17 @@ def sql_result(
 
     `database` makes a fresh database of a task, `candidate` finds the query, by default the one fenced block (`sql`) of the
     last message, and `reference` names the task's field with the right one. Rows may come in any order unless `ordered`.
+    Parts: `format` (a query was found), `runs` (it ran), and how the episode went.
+
     Raises DataError when the reference fails or its answer is cut at the limits.
     """
     find = candidate or fenced_code("sql")
 
-    async def sql_result_score(trajectory: Trajectory) -> float:
+    async def sql_result_score(trajectory: Trajectory) -> Score:
         query = find(trajectory)
+        parts = {"format": float(query is not None), "runs": 0.0, **conduct(trajectory)}
         if query is None:
-            return 0.0
+            return Score(0.0, parts)
         task = trajectory.task
         try:
             expected = await asyncio.to_thread(_rows, database(task), task.fields[reference])
@@ -44,10 +48,9 @@ def sql_result(
         try:
             given = await asyncio.to_thread(_rows, database(task), query)
         except SqlError:
-            return 0.0
-        if given is None:
-            return 0.0
-        return float(given == expected if ordered else Counter(given) == Counter(expected))
+            return Score(0.0, parts)
+        is_right = given is not None and (given == expected if ordered else Counter(given) == Counter(expected))
+        return Score(float(is_right), parts | {"runs": 1.0})
 
     return sql_result_score
 

@@ -2,82 +2,118 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
-from sparring.errors import InfrastructureError, RewardError
-from sparring.plugins import call
 from sparring.protocols import Scorer
-from sparring.types import Json, Trajectory
+from sparring.scorers.answers import canonical, conduct, last_text, read_json, tagged_answer
+from sparring.types import Json, Score, Trajectory
 
-
-async def evaluate_score(function: Scorer, trajectory: Trajectory) -> float:
-    """Call a scorer, sync or async. Raises RewardError naming it unless it says a number in [0, 1]."""
-    name = getattr(function, "__name__", type(function).__name__)
-    try:
-        score = await call(function, trajectory)
-    except InfrastructureError:
-        raise
-    except Exception as error:
-        raise RewardError(f"Scorer {name!r} raised {error!r} on trajectory {trajectory.id}.") from error
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1 or math.isnan(score):
-        raise RewardError(
-            f"Scorer {name!r} said {score!r} on trajectory {trajectory.id}; it must return a number from 0 to 1."
-        )
-    return float(score)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,99})(?:\.\d{1,100})?(?:[eE][+-]?\d{1,3})?", flags=re.ASCII)
+"""A JSON number of a length that can be computed with exactly."""
 
 
 def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:
     """1.0 for exactly the right answer, else 0.0.
 
-    The conversation must end with an assistant message that holds exactly one `tag` around a JSON object with every
-    field of task.fields["answer"] (or those named by `fields`), no other unless `allows_more`, no key twice, each
-    canonically equal.
+    The conversation must end with an assistant message that calls no tool and holds exactly one `tag`, outside code, around a
+    JSON object with every field of task.fields["answer"] (or those named by `fields`), no other unless `allows_more`, no key
+    twice, each canonically equal. Parts: `field/<name>`, `format`, and how the episode went (`answers.conduct`).
     """
-    pattern = re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", flags=re.DOTALL)
 
-    def json_exact_score(trajectory: Trajectory) -> float:
+    def json_exact_score(trajectory: Trajectory) -> Score:
         answer = trajectory.task.fields["answer"]
         expected = dict(answer) if fields is None else {name: answer[name] for name in fields}
-        last = trajectory.messages[-1] if trajectory.messages else {}
-        text = last.get("content")
-        if last.get("role") != "assistant" or not isinstance(text, str):
-            return 0.0
-        if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
-            return 0.0
-        found = pattern.search(text)
-        if found is None:
-            return 0.0
-        try:
-            given = json.loads(found[1], object_pairs_hook=_without_duplicates)
-            if isinstance(given, dict) and allows_more:
-                given = {name: value for name, value in given.items() if name in expected}
-            return float(isinstance(given, dict) and _canonical(given) == _canonical(expected))
-        except (ValueError, RecursionError):
-            return 0.0
+        given = _object(tagged_answer(trajectory, tag))
+        has_form = given is not None and (
+            given.keys() >= expected.keys() if allows_more else given.keys() == expected.keys()
+        )
+        told = given or {}
+        right = {f"field/{name}": float(name in told and _same(told[name], expected[name])) for name in expected}
+        value = float(has_form and all(right.values()))
+        return Score(value, {**right, "format": float(has_form), **conduct(trajectory)})
 
     return json_exact_score
 
 
-def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key stands twice")
-    return result
+def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
+    """1.0 when the text in the one `tag` of the last message (all of it for None) is the task's, spaces around it apart.
+
+    Case, punctuation and characters that only look alike count. Parts: `format` and how the episode went.
+    """
+
+    def exact_match_score(trajectory: Trajectory) -> Score:
+        given = _said(trajectory, tag)
+        value = given is not None and given.strip() == str(trajectory.task.fields[field]).strip()
+        return Score(float(value), {"format": float(bool(given)), **conduct(trajectory)})
+
+    return exact_match_score
 
 
-def _canonical(value: Json) -> str:
-    """One text for equal JSON values; integral floats are written as integers. Raises ValueError on NaN."""
-    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+def numeric_match(
+    tag: str | None = "final_output", field: str = "answer", *, tolerance: float, is_relative: bool = False
+) -> Scorer:
+    """1.0 when the text in the one `tag` of the last message is a JSON number that differs from the task's by `tolerance` at
+    most, or by this share of the task's where `is_relative`. Nothing may stand beside the number: no unit, no thousands
+    separator. Computed exactly, so that 1.01 is within 0.01 of 1. Parts: `format` and how the episode went.
+    """
+
+    def numeric_match_score(trajectory: Trajectory) -> Score:
+        expected = Fraction(str(trajectory.task.fields[field]))
+        given = (_said(trajectory, tag) or "").strip()
+        is_number = _NUMBER.fullmatch(given) is not None
+        allowed = Fraction(str(tolerance)) * (abs(expected) if is_relative else 1)
+        value = is_number and abs(Fraction(given) - expected) <= allowed
+        return Score(float(value), {"format": float(is_number), **conduct(trajectory)})
+
+    return numeric_match_score
 
 
-def _integral(value: Json) -> Json:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _integral(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_integral(item) for item in value]
-    return value
+def set_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
+    """1.0 when the text in the one `tag` of the last message is a JSON array of just the task's values, in any order, none
+    twice. Parts: `precision` and `recall` of the values, `format`, and how the episode went.
+    """
+
+    def set_match_score(trajectory: Trajectory) -> Score:
+        expected = {canonical(item) for item in trajectory.task.fields[field]}
+        items = _array(_said(trajectory, tag))
+        given = set(items or ())
+        has_form = items is not None and len(given) == len(items)
+        found = len(given & expected)
+        parts = {
+            "precision": found / len(given) if given else float(has_form and not expected),
+            "recall": found / len(expected) if expected else float(has_form),
+            "format": float(has_form),
+        }
+        return Score(float(has_form and given == expected), {**parts, **conduct(trajectory)})
+
+    return set_match_score
+
+
+def _said(trajectory: Trajectory, tag: str | None) -> str | None:
+    return last_text(trajectory) if tag is None else tagged_answer(trajectory, tag)
+
+
+def _object(text: str | None) -> dict[str, Json] | None:
+    try:
+        value = None if text is None else read_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _array(text: str | None) -> list[str] | None:
+    """The items of an array, each as one canonical text."""
+    try:
+        value = None if text is None else read_json(text)
+        return [canonical(item) for item in value] if isinstance(value, list) else None
+    except ValueError:
+        return None
+
+
+def _same(left: Json, right: Json) -> bool:
+    try:
+        return canonical(left) == canonical(right)
+    except ValueError:
+        return False

@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 from sparring.errors import DataError
 from sparring.protocols import Scorer
 from sparring.sandbox import Box, Limits, Program, Sandbox, open_sandbox
-from sparring.types import Trajectory
+from sparring.scorers.answers import conduct
+from sparring.types import Score, Trajectory
 
 Candidate: TypeAlias = Callable[[Trajectory], str | None]
 """Where in a trajectory the program is; None when there is none."""
@@ -57,17 +58,20 @@ def unit_tests(
 
     `candidate` finds the program, by default the one fenced block of the last message. `tests` names the task's field with
     the tests: functions `test_*` that `import solution`, call its functions with plain values and assert what they return.
+    Parts: `format` (a program was found), `tests` (the share passed), and how the episode went.
+
     Raises DataError when the tests themselves cannot be read.
     """
     find = candidate or fenced_code()
 
-    async def unit_tests_score(trajectory: Trajectory) -> float:
+    async def unit_tests_score(trajectory: Trajectory) -> Score:
         program = find(trajectory)
+        parts = {"format": float(program is not None), "tests": 0.0, **conduct(trajectory)}
         if program is None:
-            return 0.0
+            return Score(0.0, parts)
         place = await asyncio.to_thread(sandbox, limits)
         report = await run_tests(place, program, trajectory.task.fields[tests])
-        return report.share if partial else float(not report.failures)
+        return Score(report.share if partial else float(not report.failures), parts | {"tests": report.share})
 
     return unit_tests_score
 

@@ -91,7 +91,9 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         **({"other_turns": [_turn_json(turn) for turn in trajectory.other_turns]} if trajectory.other_turns else {}),
         "reward": None if trajectory.reward is None else _reward_json(trajectory.reward),
         "score": trajectory.score,
+        "score_parts": trajectory.score_parts,
         "metrics": trajectory.metrics,
+        **({} if trajectory.final_state is None else {"final_state": trajectory.final_state}),
     }
 
 
@@ -130,6 +132,7 @@ def _reward_json(reward: Reward) -> dict[str, Any]:
         "per_turn": reward.per_turn,
         "components": reward.components,
         "metrics": reward.metrics,
+        **({"record": reward.record} if reward.record else {}),
     }
 
 

@@ -1,0 +1,123 @@
+"""Reward and scorer asked again about stored episodes: what a change of the reward does to what was really played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparring.config import Config, load_config
+from sparring.errors import DataError, InfrastructureError, ServiceError, UsageError
+from sparring.evaluation.agreement import Agreement, agreement
+from sparring.evaluation.independence import Independence, independence
+from sparring.plugins import load_object
+from sparring.protocols import RewardFunction, Scorer
+from sparring.rewards import evaluate_reward
+from sparring.scorers import evaluate_score
+from sparring.tracking.stored import read_trajectories
+from sparring.types import Trajectory
+
+_AT_ONCE = 8
+"""Episodes that are judged side by side, where a judge waits for something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """How a recipe's reward and scorer agree on stored episodes, beside how they did when those were played."""
+
+    episodes: tuple[str, ...]
+    """The files that were read, `train-10`."""
+    before: Agreement
+    """Of the rewards and scores that were stored."""
+    after: Agreement
+    independence: Independence
+    num_changed: int
+    """Episodes whose reward is another one now."""
+    mean_before: float | None
+    mean_after: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": 1, "episodes": list(self.episodes), "independence": self.independence, "num_changed": self.num_changed,
+            "reward_mean_before": self.mean_before, "reward_mean_after": self.mean_after,
+            "before": self.before.as_json(), "after": self.after.as_json(),
+        }  # fmt: skip
+
+
+def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None) -> Review:
+    """Judge the episodes of a run, or of a recording, by the reward and the scorer of `recipe`; the run's own without one.
+
+    `episodes` is a file's name (`validation-10`), or a split for its newest file; None takes the newest file of each split.
+    Nothing is written. Raises UsageError where no reward or no scorer is named, DataError where no such episodes are stored,
+    RewardError for one that says no number, ServiceError when its infrastructure fails.
+    """
+    path = recipe or run / "run.toml"
+    folder = path if path.is_dir() else path.parent
+    config = load_config(path)
+    reward, scorer = _judges(config, folder, path)
+    files = _files(run, episodes)
+    stored = [one for file in files for one in read_trajectories(file)]
+    if not stored:
+        raise DataError(f"{', '.join(map(str, files))} hold no episode; name other episodes.")
+    judged = asyncio.run(_judged(stored, reward, scorer))
+    pairs = [
+        (one.reward.total, other.reward.total)
+        for one, other in zip(stored, judged, strict=True)
+        if one.reward is not None and other.reward is not None
+    ]
+    threshold = config.evaluation.success_threshold
+    return Review(
+        episodes=tuple(file.stem for file in files),
+        before=agreement(stored, success_threshold=threshold),
+        after=agreement(judged, success_threshold=threshold),
+        independence=independence(reward, scorer),
+        num_changed=sum(abs(before - after) > 1e-9 for before, after in pairs),
+        mean_before=sum(before for before, _ in pairs) / len(pairs) if pairs else None,
+        mean_after=sum(one.reward.total for one in judged if one.reward) / len(judged),
+    )
+
+
+def _judges(config: Config, folder: Path, path: Path) -> tuple[RewardFunction, Scorer]:
+    named = {"reward": config.reward.reward, "scorer": config.reward.scorer}
+    for key, name in named.items():
+        if name is None:
+            raise UsageError(
+                f"{path} has no reward.{key}, so there is nothing to compare; name a function: 'environment:{key}'."
+            )
+    reward, scorer = (load_object(str(name), beside=folder) for name in named.values())
+    return reward, scorer
+
+
+def _files(run: Path, episodes: str | None) -> list[Path]:
+    stored = sorted((run / "trajectories").glob("*.jsonl"), key=_number)
+    newest = {file.stem.rpartition("-")[0]: file for file in stored}
+    named = {file.stem: file for file in stored} | newest
+    found = list(newest.values()) if episodes is None else [named[episodes]] if episodes in named else []
+    if not found:
+        there = ", ".join(file.stem for file in newest.values()) or "none"
+        raise DataError(f"{run} has no episodes {episodes or ''!r}; the newest that it has are: {there}.")
+    return found
+
+
+def _number(file: Path) -> int:
+    number = file.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+async def _judged(stored: Sequence[Trajectory], reward: RewardFunction, scorer: Scorer) -> list[Trajectory]:
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def judge(trajectory: Trajectory) -> Trajectory:
+        # As they were when the episode was over: neither sees what the other, or an earlier judge, has said.
+        bare = replace(trajectory, reward=None, score=None, score_parts={})
+        async with slots:
+            try:
+                given = await evaluate_reward(reward, bare)
+                score = await evaluate_score(scorer, bare)
+            except InfrastructureError as error:
+                raise ServiceError(f"{trajectory.id} could not be judged: {error}") from error
+        return replace(trajectory, reward=given, score=score.value, score_parts=score.parts)
+
+    return list(await asyncio.gather(*map(judge, stored)))

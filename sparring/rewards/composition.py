@@ -1,0 +1,172 @@
+"""Rewards made of an outcome and bounded parts, so that no sum of parts can turn the order of outcomes round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from sparring.errors import RewardError, UsageError
+from sparring.plugins import call
+from sparring.protocols import RewardFunction
+from sparring.rewards.rules import evaluate_reward
+from sparring.types import Message, Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn
+
+Measure: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
+Potential: TypeAlias = Callable[[Task, Sequence[Message]], float]
+"""How good it is to be where a conversation stands; the messages are those up to there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One named part of a reward: `weight` times the measure, which is kept between `low` and `high`."""
+
+    name: str
+    measure: Measure
+    weight: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for bounds that are none."""
+        if not (math.isfinite(self.weight) and -math.inf < self.low < self.high < math.inf):
+            raise UsageError(
+                f"Component {self.name!r} has weight {self.weight:g} and goes from {self.low:g} to {self.high:g}; all three must "
+                "be finite numbers, and low below high."
+            )
+
+    @property
+    def span(self) -> float:
+        """The most by which two episodes may differ in it."""
+        return abs(self.weight) * (self.high - self.low)
+
+
+def outcome_with_shaping(outcome: Measure, *shaping: Component, gap: float = 1.0) -> RewardFunction:
+    """A reward whose total is the outcome plus the shaping, each a component under its name.
+
+    `gap` is the least by which a better outcome exceeds a worse one: 1 for right or wrong. Raises UsageError when the
+    components together could make up for it: then a worse outcome could be paid more, and training would find out how.
+    A measure beyond its bounds counts as the bound, and is charted unbounded as the metric `unbounded/<name>`.
+    """
+    names = ["outcome", *(part.name for part in shaping)]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"components are called {', '.join(names)}; give each a name of its own, other than 'outcome'."
+        )
+    span = math.fsum(part.span for part in shaping)
+    if span >= gap:
+        raise UsageError(
+            f"the shaping can differ by {span:g} between two episodes ({', '.join(f'{p.name} {p.span:g}' for p in shaping)}), "
+            f"and outcomes by as little as gap = {gap:g}, so that a worse outcome could be paid more; lower the weights until "
+            "they sum to less."
+        )
+
+    async def outcome_with_shaping_reward(trajectory: Trajectory) -> Reward:
+        components = {"outcome": float(await call(outcome, trajectory))}
+        metrics: dict[str, float] = {}
+        for part in shaping:
+            value = float(await call(part.measure, trajectory))
+            if math.isnan(value):
+                raise RewardError(
+                    f"component {part.name!r} of {trajectory.id} is NaN; its measure must return a number."
+                )
+            bounded = min(max(value, part.low), part.high)
+            if bounded != value:
+                metrics[f"unbounded/{part.name}"] = value
+            components[part.name] = part.weight * bounded
+        return Reward(total=math.fsum(components.values()), components=components, metrics=metrics)
+
+    return outcome_with_shaping_reward
+
+
+def hierarchical(
+    success: Measure,
+    milestones: Mapping[str, tuple[float, Measure]],
+    *,
+    step_cost: float = 0.0,
+    max_turns: int,
+) -> RewardFunction:
+    """Success first (1), then milestones (each its weight where it was met), then steps (each costs): in this order, whatever
+    is summed.
+
+    A turn past `max_turns` costs nothing more. Raises UsageError when all milestones, or the cost of all steps, could outweigh
+    success.
+    """
+    parts = [Component(name=name, measure=met, weight=weight) for name, (weight, met) in milestones.items()]
+    if step_cost:
+        used = Component(
+            name="steps", measure=lambda trajectory: len(trajectory.turns) / max_turns, weight=-step_cost * max_turns
+        )
+        parts.append(used)
+    return outcome_with_shaping(success, *parts)
+
+
+def with_potential(
+    reward: RewardFunction, potential: Potential, *, weight: float = 1.0, gamma: float = 1.0
+) -> RewardFunction:
+    """Credit each turn with the change of a potential: gamma * potential(after) - potential(before), times `weight`.
+
+    The end has potential 0, so that the (discounted) sum over an episode is -potential(opening), the same for every episode
+    of a task: no shaping of this form changes which policy is best (Ng, Harada & Russell 1999, theorem 1), as long as
+    `gamma` is the algorithm's. It is worth something with advantages a turn (docs/algorithms.md); others see the sum alone.
+
+    What `reward` gives stays where it is: on its turns, or on the last one. Raises RewardError for episodes whose turns are
+    not the conversation's assistant messages one by one.
+    """
+
+    async def potential_reward(trajectory: Trajectory) -> Reward:
+        given = await evaluate_reward(reward, trajectory)
+        values = [weight * float(potential(trajectory.task, messages)) for messages in _states(trajectory)]
+        ids = [turn.id for turn in trajectory.turns]
+        if not ids:
+            return given
+        own = given.per_turn if given.per_turn is not None else {ids[-1]: given.total}
+        following = [*values[1:], 0.0]
+        shaping = [gamma * after - before for before, after in zip(values, following, strict=True)]
+        per_turn = {id: own.get(id, 0.0) + more for id, more in zip(ids, shaping, strict=True)}
+        return replace(
+            given,
+            total=math.fsum(per_turn.values()),
+            per_turn=per_turn,
+            components={**given.components, "potential": math.fsum(shaping)},
+        )
+
+    return potential_reward
+
+
+def _states(trajectory: Trajectory) -> list[Sequence[Message]]:
+    """The messages that stood before each turn."""
+    said = [place for place, message in enumerate(trajectory.messages) if message.get("role") == "assistant"]
+    turns = trajectory.turns
+    said = said[len(said) - len(turns) :] if turns else []
+    if len(said) != len(turns):
+        raise RewardError(
+            f"{trajectory.id} has {len(turns)} turns and {len(said)} messages of the assistant, so no turn can be told its "
+            "state; shape by potential only what the built-in tool loop plays."
+        )
+    return [trajectory.messages[:place] for place in said]
+
+
+def example(
+    task: Task, *messages: Message, outcome: Outcome = Outcome.FINISHED, num_turns: int | None = None, **more: Any
+) -> Trajectory:
+    """An episode as it could have been played, for orderings and for calibrating judges: no tokens, no reward.
+
+    `messages` follow the task's own; there is one turn for each of the assistant's, or `num_turns`. `more` are further
+    fields of Trajectory, such as `transitions` or `final_state`.
+    """
+    said = [message for message in messages if message.get("role") == "assistant"]
+    said = said if num_turns is None else [{"role": "assistant", "content": ""}] * num_turns
+    turns = tuple(
+        Turn(
+            id=number, parent=number - 1 if number else None, branch_reason=None, prompt_ids=(), token_ids=(),
+            sampled_logprobs=(), versions=((0, 0),), fingerprint="example", stop_reason=StopReason.STOP, sampling=Sampling(),
+            message=message, num_computed_tokens=0, seconds=0.0,
+        )
+        for number, message in enumerate(said)
+    )  # fmt: skip
+    return Trajectory(
+        id=f"example/{task.id}", task=task, attempt=0, turns=turns, messages=(*task.messages, *messages), outcome=outcome,
+        reward=None, score=None, **more,
+    )  # fmt: skip

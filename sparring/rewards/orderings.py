@@ -1,0 +1,53 @@
+"""Orderings that a reward must keep, asserted before anything is trained: `fast win > slow win > loss > never answered`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from sparring.errors import RewardError, UsageError
+from sparring.protocols import RewardFunction
+from sparring.rewards.rules import evaluate_reward
+from sparring.types import Trajectory
+
+
+def ordered(reward: RewardFunction, examples: Mapping[str, Trajectory | Sequence[Trajectory]]) -> RewardFunction:
+    """The same reward, after it has been seen to pay every example of one kind more than every example of the next.
+
+        reward = ordered(reward, {"fast win": fast, "slow win": slow, "loss": loss, "never answered": silent})
+
+    Checked here, when the recipe is loaded, and so before any command trains or evaluates it. Raises UsageError naming the
+    first two kinds that are out of order, and for a reward that is no function of the episode alone (one that is awaited:
+    order what it is made of).
+    """
+    paid = [(kind, _paid(reward, kind, [of] if isinstance(of, Trajectory) else of)) for kind, of in examples.items()]
+    for (better, rewards), (worse, lesser) in pairwise(paid):
+        if min(rewards) <= max(lesser):
+            told = "; ".join(f"{kind} {', '.join(f'{value:g}' for value in values)}" for kind, values in paid)
+            raise UsageError(
+                f"the reward must order {' > '.join(examples)}, and pays {min(rewards):g} for {better!r} but {max(lesser):g} for "
+                f"{worse!r} ({told}); bound the shaping (sparring.rewards.outcome_with_shaping) or correct the rule."
+            )
+    return reward
+
+
+def _paid(reward: RewardFunction, kind: str, examples: Sequence[Trajectory]) -> list[float]:
+    if not examples:
+        raise UsageError(f"the ordering has no example of {kind!r}; give one at least.")
+    return [_evaluated(reward, example) for example in examples]
+
+
+def _evaluated(reward: RewardFunction, example: Trajectory) -> float:
+    """A coroutine that waits for nothing is run to its end; there may be a loop around, so no other is started."""
+    running = evaluate_reward(reward, example)
+    try:
+        running.send(None)
+    except StopIteration as done:
+        return done.value.total
+    except RewardError as error:
+        raise UsageError(f"the reward cannot be ordered: {error}") from error
+    running.close()
+    raise UsageError(
+        f"the reward {getattr(reward, '__name__', reward)!r} waits for something, so it cannot be ordered when it is loaded; "
+        "order the parts that it is made of."
+    )

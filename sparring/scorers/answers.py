@@ -1,0 +1,84 @@
+"""Where the answer of an episode is, and how the episode went: what the strict scorers have in common."""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+from sparring.types import Json, Outcome, Trajectory
+
+_EXHAUSTED = frozenset({Outcome.MAX_TURNS, Outcome.MAX_TOKENS, Outcome.POLICY_TIMEOUT})
+
+
+def last_text(trajectory: Trajectory) -> str | None:
+    """What the assistant said last; None when someone else spoke last, or the message calls a tool and so is no answer."""
+    last = trajectory.messages[-1] if trajectory.messages else {}
+    text = last.get("content")
+    return text if last.get("role") == "assistant" and isinstance(text, str) and not last.get("tool_calls") else None
+
+
+def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
+    """What stands in the one `tag` of the last message; None when there is none, more than one, or it is quoted as code."""
+    text = last_text(trajectory) or ""
+    if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
+        return None
+    before, _, rest = text.partition(f"<{tag}>")
+    body, closing, after = rest.partition(f"</{tag}>")
+    return body if closing and not _is_code(before, after) else None
+
+
+def _is_code(before: str, after: str) -> bool:
+    """Whether what stands between these is in a fenced block, or in backticks on its line."""
+    if (before.count("```") + before.count("~~~")) % 2:
+        return True
+    line_before, line_after = before.rpartition("\n")[2], after.partition("\n")[0]
+    return line_before.count("`") % 2 == 1 and "`" in line_after
+
+
+def read_json(text: str) -> Json:
+    """JSON as RFC 8259 has it. Raises ValueError for anything else, for a key that stands twice, and for what is nested too
+    deeply."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refused)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def canonical(value: Json) -> str:
+    """One text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError on what is no finite number."""
+    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def conduct(trajectory: Trajectory) -> dict[str, float]:
+    """Sub-scores of how the episode went, apart from what was answered.
+
+    `completion`: it came to its end by itself. `budget_exhausted`: turns, tokens or time ran out, so 0 is good. `tool_use`: the
+    share of tool calls that the environment took without error; absent without calls.
+    """
+    calls = trajectory.transitions
+    parts = {
+        "completion": float(trajectory.outcome is Outcome.FINISHED),
+        "budget_exhausted": float(trajectory.outcome in _EXHAUSTED),
+    }
+    return parts | ({"tool_use": sum(call.get("error") is None for call in calls) / len(calls)} if calls else {})
+
+
+def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key stands twice")
+    return result
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _integral(value: Json) -> Json:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _integral(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_integral(item) for item in value]
+    return value
