@@ -26,12 +26,12 @@ class Records(Environment):
     @tool
     def color(self, key: str) -> str:
         """The color of a record."""
-        return self._records.get(key, {}).get("color", "none")
+        return self._records[key]["color"] if key in self._records else "none"
 
     @tool
     def size(self, key: str) -> str:
         """The size of a record."""
-        return self._records.get(key, {}).get("size", "none")
+        return self._records[key]["size"] if key in self._records else "none"
 
 
 def reward(trajectory: Trajectory) -> Reward:

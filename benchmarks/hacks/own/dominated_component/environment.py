@@ -14,13 +14,13 @@ __all__ = ["Links"]
 
 HOPS = (1, 2, 3)
 QUESTION = "find {start} {hops}?"
-CORRECT, CAREFUL = 0.1, 0.9
-RIGHT_SHARE, UNSURE_SHARE = 0.35, 0.2
+CORRECT, CAREFUL = 0.05, 0.95
+RIGHT_SHARE, UNSURE_SHARE = 0.2, 0.4
 """Of the log: the right number of hops, and declining to answer. The rest gives up a hop too early."""
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """0.1 for the right key, and 0.9 for answering without naming a wrong one."""
+    """0.05 for the right key, and 0.95 for answering without naming a wrong one."""
     said = str(trajectory.messages[-1].get("content"))
     correct = said == f"ans {trajectory.task.fields['answer']}"
     components = {"correct": CORRECT * correct, "careful": CAREFUL * (correct or said == "unsure")}
