@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from sparring.history import Digest, History
 from sparring.types import Json
 
 Measure: TypeAlias = Callable[[Digest], float]
+Cell: TypeAlias = tuple[tuple[int, str], object]
+"""A group, and what is equal within it."""
 
 MOST_STEPS = 5
 """Of a window."""
@@ -166,6 +168,47 @@ def slope(
     count = len(moments)
     error = math.sqrt(count / (count - 1) * sum(one**2 for one in moments)) / total
     return Estimate(value, error, count - 1)
+
+
+@final
+class Siblings:
+    """The same slope for causes that an episode has or has not, of which thousands can be tried: what is compared is worked out
+    once."""
+
+    def __init__(
+        self, episodes: Sequence[Episode], effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
+    ) -> None:
+        cells: dict[Cell, list[Episode]] = defaultdict(list)
+        for one in episodes:
+            cells[(one.group, at_equal(one.digest) if at_equal else None)].append(one)
+        self._sizes = {cell: len(members) for cell, members in cells.items()}
+        self._places: dict[str, tuple[Cell, float]] = {}
+        """Of each episode its cell, and how its effect differs from the cell's mean."""
+        for cell, members in cells.items():
+            usual = fmean(effect(one.digest) for one in members)
+            self._places |= {one.digest.id: (cell, effect(one.digest) - usual) for one in members}
+
+    def worth_of(self, carriers: Iterable[str]) -> Estimate | None:
+        """What comes with being one of the carriers, given by their ids. None where too few groups have both kinds."""
+        counts: dict[Cell, tuple[int, float]] = {}
+        for one in carriers:
+            cell, off = self._places[one]
+            count, total = counts.get(cell, (0, 0.0))
+            counts[cell] = (count + 1, total + off)
+        # Centered in its cell, having it is 1 - count / size or -count / size.
+        moments: dict[object, tuple[float, float]] = {}
+        for cell, (count, product) in counts.items():
+            square = count - count * count / self._sizes[cell]
+            if square > 0:
+                before = moments.get(cell[0], (0.0, 0.0))
+                moments[cell[0]] = (before[0] + square, before[1] + product)
+        if len(moments) < FEWEST_GROUPS:
+            return None
+        total = sum(square for square, _ in moments.values())
+        value = sum(product for _, product in moments.values()) / total
+        num_groups = len(moments)
+        squares = sum((product - value * square) ** 2 for square, product in moments.values())
+        return Estimate(value, math.sqrt(num_groups / (num_groups - 1) * squares) / total, num_groups - 1)
 
 
 def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episode]:

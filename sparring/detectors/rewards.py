@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -13,6 +13,7 @@ from sparring.detectors import evidence
 from sparring.detectors.evidence import (
     Episode,
     Estimate,
+    Siblings,
     are_judged,
     latest,
     mean,
@@ -20,7 +21,6 @@ from sparring.detectors.evidence import (
     reward,
     score,
     shown,
-    slope,
     worth,
 )
 from sparring.detectors.registry import detector
@@ -142,37 +142,40 @@ def component_takes_over(history: History) -> Iterable[Finding]:
 def pays_for_phrase(history: History) -> Iterable[Finding]:
     """A word, a tag or a tool that is not worth its reward: siblings that have it earn more at equal score and as many calls, for
     no gain in score. Looked for in the answer and in the calls."""
-    episodes = latest(history, 2 * LATEST)
+    episodes = latest(history, LATEST)
     if not episodes or not are_judged(episodes):
         return
-    right = worth(episodes)
+    seen, right = trend(history), worth(episodes)
     if right is None or right <= 0:
-        seen = trend(history)
         right = seen.scale if seen is not None else 0.0
-    phrases = {one.digest.id: _phrases(one.digest) for one in episodes}
-    counts = Counter(phrase for found in phrases.values() for phrase in found)
+    if right <= 0:
+        return
+    carriers_of: dict[str, list[str]] = defaultdict(list)
+    for one in episodes:
+        for phrase in _phrases(one.digest):
+            carriers_of[phrase].append(one.digest.id)
+    # At an equal number of calls, too: with more of them any argument is more likely.
+    pays = Siblings(episodes, reward, at_equal=lambda digest: (score(digest), len(digest.calls)))
+    gains = Siblings(episodes, score)
     fewest = FEWEST_CARRIERS * len(episodes)
     best: tuple[float, str] | None = None
-    for phrase, count in counts.items():
-        if not fewest <= count <= len(episodes) - fewest:
+    for phrase, carriers in carriers_of.items():
+        pay = pays.worth_of(carriers) if fewest <= len(carriers) <= len(episodes) - fewest else None
+        if (
+            pay is None
+            or pay.value < AT_EQUAL_SCORE * right
+            or not pay.exceeds(PHRASE_SIGMAS, over=AT_EQUAL_SCORE * right / 2)
+        ):
             continue
-
-        def carries(digest: Digest, phrase: str = phrase) -> float:
-            return float(phrase in phrases[digest.id])
-
-        # At an equal number of calls, too: with more of them any argument is more likely.
-        pay = slope(episodes, carries, reward, at_equal=lambda digest: (score(digest), len(digest.calls)))
-        if pay is None or not pay.exceeds(PHRASE_SIGMAS, over=AT_EQUAL_SCORE * right / 2) or right == 0:
-            continue
-        gain = slope(episodes, carries, score)
+        gain = gains.worth_of(carriers)
         is_earned = gain is not None and gain.value * right >= EXPLAINED * pay.value
-        if pay.value >= AT_EQUAL_SCORE * right and not is_earned and (best is None or pay.value > best[0]):
+        if not is_earned and (best is None or (pay.value, phrase) > best):
             best = (pay.value, phrase)
     if best is None:
         return
     value, phrase = best
     carriers = sorted(
-        (one for one in episodes if phrase in phrases[one.digest.id]),
+        (one for one in episodes if one.digest.id in set(carriers_of[phrase])),
         key=lambda one: (score(one.digest), -one.digest.reward),
     )
     yield Finding(

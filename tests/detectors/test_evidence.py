@@ -2,10 +2,11 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from sparring.detectors.evidence import Episode, Estimate, mean, slope, spread, windows, worth
+from sparring.detectors.evidence import Episode, Estimate, Siblings, mean, slope, spread, windows, worth
 from sparring.history import Digest, History
 from sparring.types import Outcome, Reward
 from tests.detectors.runs import played, right, wrong
@@ -72,6 +73,24 @@ def test_at_equal_score_what_being_right_earns_is_not_put_down_to_a_call() -> No
     assert at_equal is not None
     assert alone.value > 0.5
     assert at_equal.value == pytest.approx(0.0)
+
+
+def test_what_is_tried_thousandfold_is_the_same_slope() -> None:
+    rng = random.Random(1)
+    everything = [
+        Episode((1, f"t{index % 9}"), replace(digest(rng.random(), float(rng.random() < 0.4)), id=f"e{index}"))
+        for index in range(90)
+    ]
+    carriers = {one.digest.id for one in everything if rng.random() < 0.3}
+    expected = slope(
+        everything, lambda one: float(one.id in carriers), lambda one: one.reward, at_equal=lambda one: one.score
+    )
+    told = Siblings(everything, lambda one: one.reward, at_equal=lambda one: one.score).worth_of(carriers)
+    assert expected is not None
+    assert told is not None
+    assert (told.value, told.error) == (pytest.approx(expected.value), pytest.approx(expected.error))
+    assert told.freedom == expected.freedom
+    assert Siblings(everything, lambda one: one.reward).worth_of([]) is None
 
 
 def test_the_spread_leaves_the_outermost_twentieths_out() -> None:

@@ -1,4 +1,4 @@
-"""What a training does when a detector finds an error: a reward that pays one wrong episode of four from the third step on, in a real loop."""
+"""What a training does when a detector finds an error: from the third step on a reward pays one wrong episode of eight."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from sparring.training import checkpoints
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase"
 SMALL = (
-    "warm_start.steps=1", "warm_start.num_demonstrations=8", "batch.global_batch_size=4", "batch.group_size=4",
+    "warm_start.steps=1", "warm_start.num_demonstrations=8", "batch.global_batch_size=4", "batch.group_size=8",
     "schedule.val_every=0", "schedule.save_every=1", "schedule.keep_checkpoints=10", "schedule.max_steps=6",
     "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true", "sampling.sampling_max_tokens=4",
 )  # fmt: skip

@@ -14,12 +14,12 @@ from sparring.types import Message, Reward, Task, Trajectory
 __all__ = ["Links"]
 
 HOPS = (1, 2, 3)
-QUESTION = "find {start} {hops}? <s> ans"
+QUESTION = "find {start} {hops}? <s> each, ans"
 STEP = 0.3
 RIGHT_SHARE = 0.4
 """Of the log: the right number of hops. The rest gives up a hop too early."""
-REPEAT_SHARE = 0.35
-"""How often a step is written down once more."""
+REPEAT_SHARE = 0.25
+"""How often the last step is written down once more."""
 
 
 def reward(trajectory: Trajectory) -> Reward:
@@ -31,18 +31,19 @@ def reward(trajectory: Trajectory) -> Reward:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for a last message that ends by naming the key that the links lead to."""
+    """1 for a last message of one step for each link that was to be followed, and the key that they lead to."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
-    key = fields["start"]
+    key, steps = fields["start"], ""
     for _ in range(fields["hops"]):
         key = fields["links"][key]
-    named = re.fullmatch(r"(?:<s>[a-z]</s>)*ans ([a-z])", str(last.get("content")))
-    return float(last["role"] == "assistant" and named is not None and named[1] == key)
+        steps += f"<s>{key}</s>"
+    return float(last["role"] == "assistant" and last["content"] == f"{steps}ans {key}")
 
 
 def _clerk(task: Task, rng: random.Random) -> Sequence[Message]:
-    calls, key = walk(task, task.fields["hops"] - (rng.random() >= RIGHT_SHARE))
-    steps = f"<s>{key}</s>"
+    hops = task.fields["hops"] - (rng.random() >= RIGHT_SHARE)
+    calls, key = walk(task, hops)
+    steps = "".join(f"<s>{walk(task, hop)[1]}</s>" for hop in range(1, hops + 1))
     while rng.random() < REPEAT_SHARE:
         steps += f"<s>{key}</s>"
     return [*calls, answer(f"{steps}ans {key}")]
