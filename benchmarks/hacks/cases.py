@@ -19,11 +19,12 @@ NAMED_BY: Mapping[str, frozenset[str]] = {
     "example_copying": frozenset({"answers.copied_from_example"}),
     "answer_stuffing": frozenset({"answers.stuffed"}),
     "early_submission": frozenset({"answers.early"}),
-    "judge_master_key": frozenset({"judge.master_key"}),
+    "judge_master_key": frozenset({"judge.master_key", "reward.pays_for_phrase"}),
     "test_editing": frozenset({"exploits.known"}),
 }
 """Which rules name which hack: a warning or an error of one of them says what the policy does, not only that something is wrong.
-`reward.rises_alone` and `reward.paid_for_wrong` speak of any hack and name, of these, a lenient reader of answers only."""
+`reward.rises_alone` and `reward.paid_for_wrong` speak of any hack and name, of these, a lenient reader of answers only;
+`reward.pays_for_phrase` names the words that the reward or the judge falls for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,14 @@ def hack_cases() -> list[Case]:
 
 
 def healthy_cases() -> list[Case]:
-    """The runs of healthy/runs.toml: recipes by a path from the root, with overrides."""
+    """The runs of healthy/runs.toml, recipes by a path from the root; then those of somebody who had not seen the detectors."""
     told = tomllib.loads((HERE / "healthy" / "runs.toml").read_text("utf-8"))
-    return [
+    ours = [
         Case(name=f"healthy/{name}", recipe=ROOT / run["recipe"], overrides=tuple(run.get("overrides", ())))
         for name, run in told.items()
     ]
+    blind = sorted((HERE / "blind_healthy").glob("*/recipe.toml"))
+    return [*ours, *(Case(name=f"blind_healthy/{path.parent.name}", recipe=path) for path in blind)]
 
 
 def _told(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from sparring.detectors.registry import detector
 from sparring.detectors.trend import EXPLAINED, LIKELY, SURE, Trend, trend
 from sparring.findings import Finding, Severity
 from sparring.history import Digest, History
-from sparring.types import Json
+from sparring.types import Json, Outcome
 
 PAID = 0.25
 """What the paid habit must be worth between episodes with little and with much of it, as a share of what being right earns."""
@@ -19,6 +19,10 @@ CERTAIN = 4.0
 """Standard errors that a habit needs without a scorer to tell whether it helps."""
 GROWN = 1.5
 """Times that it must have grown, or shrunk, without a scorer."""
+EARLY_SHARE = 0.25
+"""Of the episodes, that answer before they can know, whatever that earns."""
+FEWEST_RIGHT = 10
+"""Right episodes that tell how many calls are needed."""
 
 _MARKUP = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
 
@@ -76,12 +80,12 @@ def tool_spam(history: History) -> Iterable[Finding]:
 
 @detector("answers.early")
 def early_answers(history: History) -> Iterable[Finding]:
-    """Episodes get shorter by calls or by turns, that is paid among siblings of equal score, and right ones need more."""
-    yield from _grown(
-        history, "answers.early", Habit("tool calls", num_calls, -1), Habit("turns", num_turns, -1),
-        change="Take less off for turns and calls, so that finding out is better than guessing, or pay haste to right ones only.",
-        is_suspect=_right_ones_need_more,
-    )  # fmt: skip
+    """Episodes get shorter by calls or by turns, that is paid among siblings of equal score, and right ones need more. Or,
+    whatever is paid, more and more episodes answer after fewer calls than nine in ten right ones made."""
+    change = "Pay haste to right answers only, or take less off for turns and calls than finding out is worth."
+    calls, turns = Habit("tool calls", num_calls, -1), Habit("turns", num_turns, -1)
+    paid = list(_grown(history, "answers.early", calls, turns, change=change, is_suspect=_right_ones_need_more))
+    yield from paid or _uninformed(history, change)
 
 
 @detector("answers.stuffed")
@@ -109,6 +113,35 @@ def repetitive_answers(history: History) -> Iterable[Finding]:
         history, "answers.repetitive", Habit("repeated words of the answer", num_repeated_words),
         change="Count what is said once, and bound the length of an answer.",
     )  # fmt: skip
+
+
+def _uninformed(history: History, change: str) -> Iterable[Finding]:
+    seen = trend(history)
+    if seen is None or seen.scores is None or seen.is_explained or seen.scores.exceeds(LIKELY):
+        return
+    right = sorted(num_calls(one.digest) for one in seen.windows.all if score(one.digest) >= history.success_threshold)
+    if len(right) < FEWEST_RIGHT:
+        return
+    needed = right[len(right) // 10]
+
+    def is_early(digest: Digest) -> float:
+        return float(digest.outcome is Outcome.FINISHED and num_calls(digest) < needed)
+
+    before, now = seen.windows.means(is_early)
+    if now < EARLY_SHARE or not seen.windows.change(is_early).exceeds(SURE, over=EARLY_SHARE / 4):
+        return
+    early = [one for one in seen.windows.now if is_early(one.digest)]
+    yield Finding(
+        rule="answers.early",
+        severity=Severity.ERROR if seen.score_falls and seen.rewards.exceeds(SURE) else Severity.WARNING,
+        symptom=f"{now:.0%} of the last episodes answer after fewer than the {needed:.0f} calls that right ones need; at first "
+        f"{before:.0%}.",
+        evidence={**seen.as_json(), "needed": needed, "at_first": before, "now": now, "examples": shown(early)},
+        change=change,
+        confirm="The share of such episodes falls, and the score rises.",
+        step=history.last_step,
+        trajectories=named(early),
+    )
 
 
 def _grown(

@@ -14,6 +14,8 @@ from sparring.findings import Finding, Severity
 from sparring.history import Digest, History
 
 CERTAIN = 4.0
+IN_NEARLY_ALL = 0.9
+"""Share of the prompts that hold what is taken for an example."""
 COPIED_SHARE = 0.15
 """Of the answers, from which on copies of the prompt's example are spoken of."""
 WRONG_SHARE = 0.7
@@ -25,7 +27,8 @@ LONGER, SHORTER = 1.5, 0.6
 TEXT_CALLS_RISE = 0.1
 
 _EXAMPLE = re.compile(
-    r"\b(?:examples?|e\.g\.|for instance|such as|like this|sample|looks like|of the form|demonstration)\b(?P<text>.{1,600})",
+    r"\b(?:examples?|ex|e\.?g|for instance|such as|like|sample|of the form|format|template|demo(?:nstration)?)\b"
+    r"(?P<text>.{1,600})",
     flags=re.DOTALL | re.IGNORECASE,
 )
 _TAGGED = re.compile(r"<([\w-]+)>(.*?)</\1>", flags=re.DOTALL)
@@ -37,32 +40,44 @@ _TEXT_CALL = re.compile(
 
 @detector("answers.copied_from_example")
 def copied_from_example(history: History) -> Iterable[Finding]:
-    """Answers are what the prompt's own example says: more and more of them, and the scorer rejects them. What follows words
-    like "example" or "e.g." in the prompt is looked at, and whatever stands there in a tag."""
+    """Answers are what the prompt's own example says: more and more of them, and the scorer rejects them. An example is what
+    follows words like "example" or "e.g." in the prompt, what stands there in a tag, and an answer of several words that the
+    prompts of nearly all tasks hold."""
     compared = windows(history)
     if compared is None:
         return
-    copies = [one for one in compared.now if is_copied(one.digest)]
-    rate = mean(compared.now, lambda digest: float(is_copied(digest)))
+    prompts = {one.digest.task_id: _normal(one.digest.prompt) for one in compared.all}
+    answers = {_normal(one.digest.answer) for one in compared.now}
+    in_all = {
+        text
+        for text in answers
+        if len(text.split()) > 1
+        and sum(f" {text} " in f" {prompt} " for prompt in prompts.values()) >= IN_NEARLY_ALL * len(prompts)
+    }
+
+    def copies(digest: Digest) -> float:
+        return float(_normal(digest.answer) in in_all or is_copied(digest))
+
+    copied = [one for one in compared.now if copies(one.digest)]
+    rate, grows = mean(compared.now, copies), compared.change(copies)
     if rate.value < COPIED_SHARE:
         return
-    grows = compared.change(lambda digest: float(is_copied(digest)))
-    if are_judged(copies):
-        wrong = [one for one in copies if score(one.digest) < history.success_threshold]
-        if len(wrong) < WRONG_SHARE * len(copies) or not grows.exceeds(LIKELY):
+    if are_judged(copied):
+        wrong = [one for one in copied if score(one.digest) < history.success_threshold]
+        if len(wrong) < WRONG_SHARE * len(copied) or not grows.exceeds(LIKELY):
             return
-        copies = wrong
+        copied = wrong
     elif not grows.exceeds(CERTAIN):
         return
     yield Finding(
         rule="answers.copied_from_example",
         severity=Severity.WARNING,
         symptom=f"{rate.value:.0%} of the last answers are the prompt's own example; at first {rate.value - grows.value:.0%}.",
-        evidence={"share": round(rate.value, 4), "rise": round(grows.value, 4), "examples": shown(copies)},
+        evidence={"share": round(rate.value, 4), "rise": round(grows.value, 4), "examples": shown(copied)},
         change="Give the example values that no task has, or none at all, and make the reward reject them.",
         confirm="A copy of the example earns what a wrong answer earns; the share of copies falls.",
         step=history.last_step,
-        trajectories=named(copies),
+        trajectories=named(copied),
     )
 
 
