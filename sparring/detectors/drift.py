@@ -14,8 +14,6 @@ from sparring.findings import Finding, Severity
 from sparring.history import Digest, History
 
 CERTAIN = 4.0
-IN_NEARLY_ALL = 0.9
-"""Share of the prompts that hold what is taken for an example."""
 COPIED_SHARE = 0.15
 """Of the answers, from which on copies of the prompt's example are spoken of."""
 WRONG_SHARE = 0.7
@@ -40,23 +38,15 @@ _TEXT_CALL = re.compile(
 
 @detector("answers.copied_from_example")
 def copied_from_example(history: History) -> Iterable[Finding]:
-    """Answers are what the prompt's own example says: more and more of them, and the scorer rejects them. An example is what
-    follows words like "example" or "e.g." in the prompt, what stands there in a tag, and an answer of several words that the
-    prompts of nearly all tasks hold."""
+    """Answers are what the prompt itself says, its example above all: more and more of them, and the scorer rejects them. Copied
+    is an answer of several words that stands in its own prompt, and one whose payload follows words like "example" or "e.g."
+    there, or stands there in a tag."""
     compared = windows(history)
     if compared is None:
         return
-    prompts = {one.digest.task_id: _normal(one.digest.prompt) for one in compared.all}
-    answers = {_normal(one.digest.answer) for one in compared.now}
-    in_all = {
-        text
-        for text in answers
-        if len(text.split()) > 1
-        and sum(f" {text} " in f" {prompt} " for prompt in prompts.values()) >= IN_NEARLY_ALL * len(prompts)
-    }
 
     def copies(digest: Digest) -> float:
-        return float(_normal(digest.answer) in in_all or is_copied(digest))
+        return float(is_copied(digest))
 
     copied = [one for one in compared.now if copies(one.digest)]
     rate, grows = mean(compared.now, copies), compared.change(copies)
@@ -72,7 +62,7 @@ def copied_from_example(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="answers.copied_from_example",
         severity=Severity.WARNING,
-        symptom=f"{rate.value:.0%} of the last answers are the prompt's own example; at first {rate.value - grows.value:.0%}.",
+        symptom=f"{rate.value:.0%} of the last answers are copied from the prompt; at first {rate.value - grows.value:.0%}.",
         evidence={"share": round(rate.value, 4), "rise": round(grows.value, 4), "examples": shown(copied)},
         change="Give the example values that no task has, or none at all, and make the reward reject them.",
         confirm="A copy of the example earns what a wrong answer earns; the share of copies falls.",
@@ -167,7 +157,10 @@ def format_drift(history: History) -> Iterable[Finding]:
 
 
 def is_copied(digest: Digest) -> bool:
-    """Whether the answer, or what stands in its tag, is something that the prompt gives as an example."""
+    """Whether the prompt says the answer, in several words, or gives it as an example."""
+    said, prompt = _normal(digest.answer), _normal(digest.prompt)
+    if len(said.split()) > 1 and f" {said} " in f" {prompt} ":
+        return True
     payload = _normal(_payload(digest.answer))
     if not payload:
         return False

@@ -128,7 +128,7 @@ def component_takes_over(history: History) -> Iterable[Finding]:
             symptom=f"the component {name!r} makes up the rise of the reward, and the score does not follow.",
             evidence={
                 **seen.as_json(),
-                "component": name,
+                "subject": name,
                 "changes": {key: [round(one.value, 4), round(one.error, 4)] for key, one in changes.items()},
             },
             change=f"Bound {name!r} so that all of it is worth less than being right, or pay it only to right answers.",

@@ -23,7 +23,7 @@ class Watch:
     def __init__(self, history: History, detectors: Collection[Detector] | None = None) -> None:
         self.history = history
         self._detectors = tuple(DETECTORS.values() if detectors is None else detectors)
-        self._said: set[tuple[str, Severity]] = set()
+        self._said: set[tuple[str, str, Severity]] = set()
         self._first_said: dict[str, int] = {}
         self._failed: set[str] = set()
 
@@ -40,7 +40,7 @@ class Watch:
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         """Of a run that goes on: what was said before is not said again."""
         rule, step = str(finding["rule"]), int(finding.get("step") or 0)
-        self._said.add((rule, Severity(finding["severity"])))
+        self._said.add(_key(finding))
         self._first_said[rule] = min(step, self._first_said.get(rule, step))
 
     def first_said(self, rule: str) -> int:
@@ -64,14 +64,14 @@ class Watch:
                 self.log_finding(finding)
 
     def findings(self) -> list[Finding]:
-        """What is new to say after the steps so far: each rule once as a warning and once as an error."""
+        """What is new to say after the steps so far: each rule once as a warning and once as an error, of every subject."""
         if not self.history.steps:
             return []
         new = []
         for one in self._detectors:
             for finding in self._asked(one):
-                key = (finding.rule, finding.severity)
-                if key not in self._said and (finding.rule, Severity.ERROR) not in self._said:
+                key = _key(finding.as_json())
+                if key not in self._said and (*key[:2], Severity.ERROR) not in self._said:
                     self._said.add(key)
                     new.append(finding)
         return new
@@ -84,6 +84,12 @@ class Watch:
                 self._failed.add(one.name)
                 logger.warning("the detector %s failed (%r); the run goes on without it", one.name, error)
             return ()
+
+
+def _key(finding: Mapping[str, Json]) -> tuple[str, str, Severity]:
+    """The rule, what of several things that it may speak of it speaks of, and how much it weighs."""
+    evidence: Mapping[str, Json] = finding.get("evidence") or {}
+    return str(finding["rule"]), str(evidence.get("subject", "")), Severity(finding["severity"])
 
 
 def watched(

@@ -172,7 +172,7 @@ def test_an_error_needs_a_score_that_contradicts_the_reward() -> None:
 def test_a_component_that_takes_over_while_another_falls_is_told_without_a_scorer() -> None:
     run = played([right(0.3, 1), wrong(0.4, 1), wrong(0.3, 6)], paid_calls, is_judged=False)
     (told,) = findings(run, "reward.component_takes_over")
-    assert told.evidence["component"] == "calls"
+    assert told.evidence["subject"] == "calls"
 
 
 @pytest.mark.parametrize(
