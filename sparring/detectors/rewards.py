@@ -6,7 +6,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from statistics import fmean
 
 from sparring.detectors import evidence
@@ -40,6 +39,8 @@ COMPONENT_SHARE = 0.7
 """Of the reward's rise, from which on a component has taken over."""
 AT_EQUAL_SCORE = 0.5
 """What a component or a phrase is paid among episodes of equal score, as a share of what being right is paid."""
+MOST_WORDS = 4
+"""Of a phrase."""
 PHRASE_SIGMAS = 5.0
 """Thousands of phrases are tried."""
 FEWEST_CARRIERS = 0.05
@@ -158,7 +159,7 @@ def pays_for_phrase(history: History) -> Iterable[Finding]:
     pays = Siblings(episodes, reward, at_equal=lambda digest: (score(digest), len(digest.calls)))
     gains = Siblings(episodes, score)
     fewest = FEWEST_CARRIERS * len(episodes)
-    best: tuple[float, str] | None = None
+    best: tuple[float, int, str] | None = None
     for phrase, carriers in carriers_of.items():
         pay = pays.worth_of(carriers) if fewest <= len(carriers) <= len(episodes) - fewest else None
         if (
@@ -169,11 +170,13 @@ def pays_for_phrase(history: History) -> Iterable[Finding]:
             continue
         gain = gains.worth_of(carriers)
         is_earned = gain is not None and gain.value * right >= EXPLAINED * pay.value
-        if not is_earned and (best is None or (pay.value, phrase) > best):
-            best = (pay.value, phrase)
+        # Of what is paid the same the longest says most.
+        rank = (round(pay.value, 2), len(phrase.split()), phrase)
+        if not is_earned and (best is None or rank > best):
+            best = rank
     if best is None:
         return
-    value, phrase = best
+    value, _, phrase = best
     carriers = sorted(
         (one for one in episodes if one.digest.id in set(carriers_of[phrase])),
         key=lambda one: (score(one.digest), -one.digest.reward),
@@ -249,9 +252,13 @@ _TOKEN = re.compile(r"</?\w+>|\w+|[^\w\s]")
 
 
 def _phrases(digest: Digest) -> frozenset[str]:
-    """Words, tags and signs of the answer, pairs of them that follow each other, and names and words of calls."""
+    """Words, tags and signs of the answer, up to four that follow each other, and names and words of calls."""
     tokens = _TOKEN.findall(digest.answer.casefold())[:400]
-    words = [*tokens, *(" ".join(pair) for pair in pairwise(tokens))]
+    words = [
+        " ".join(tokens[place : place + length])
+        for length in range(1, MOST_WORDS + 1)
+        for place in range(len(tokens) - length + 1)
+    ]
     for call in digest.calls:
         words.append(f"call of {call.name}")
         words += [f"{call.name}: {word}" for word in _TOKEN.findall(call.arguments.casefold())[:100]]
