@@ -73,7 +73,8 @@ class Measured:
 
 
 def trained(case: Case, runs: Path) -> Path:
-    """The run of a case, trained unless it is there. Raises CalledProcessError when the training fails."""
+    """The run of a case, trained unless it is there. Raises CalledProcessError when the training fails, SystemExit for a run
+    that did not come to its end."""
     run = runs / case.run_name
     if not RunFolder.is_run(run):
         print(f"training {case.name}", file=sys.stderr, flush=True)
@@ -85,6 +86,9 @@ def trained(case: Case, runs: Path) -> Path:
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
         # In a process of its own: recipes bring modules of the same names.
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    status = RunFolder(run).status().get("status")
+    if status not in ("completed", "stopped"):
+        raise SystemExit(f"{run} is {status}, so its curve is not whole; wait for it, or delete it to train it anew.")
     return run
 
 
