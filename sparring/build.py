@@ -30,11 +30,12 @@ from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.config import ALGORITHM_KNOBS, Config, PolicySection, key_from
 from sparring.data import read_tasks, split_tasks
+from sparring.detectors import DETECTORS, Detector, user_scanner
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages, read_script
 from sparring.environments import Environment, record_demonstration
 from sparring.environments.base import EVALUATION_ONLY
-from sparring.errors import DataError, UsageError
+from sparring.errors import ConfigError, ConfigProblem, DataError, UsageError
 from sparring.evaluation.evaluation import Judge
 from sparring.evaluation.independence import independence
 from sparring.gateway import Gateway, WorkQueue
@@ -101,6 +102,8 @@ class Parts:
     recipe_dir: Path
     is_deterministic: bool
     judge: Judge
+    detectors: tuple[Detector, ...]
+    """Asked after every step."""
     frozen_by_warm_start: tuple[FrozenEngine, ...]
     """Engines of policies that play with what the warm start leaves: to be loaded as soon as it has."""
 
@@ -144,6 +147,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
     kind_of = _kinds(config, tasks)
+    detectors = load_detectors(config, recipe_dir)
     num_groups = config.schedule.max_steps * config.batch.global_batch_size
     if config.curriculum.select != "all" and num_groups <= len(tasks.train):
         logger.warning(
@@ -225,6 +229,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
         judge=_judged_by(config, reward, scorer),
+        detectors=detectors,
         frozen_by_warm_start=tuple(
             one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
         ),
@@ -363,6 +368,16 @@ def _judged_by(config: Config, reward: RewardFunction | None, scorer: Scorer | N
         scorer=config.reward.scorer, independence=independence(reward, scorer),
         success_threshold=config.evaluation.success_threshold,
     )  # fmt: skip
+
+
+def load_detectors(config: Config, recipe_dir: Path) -> tuple[Detector, ...]:
+    """Those that are not off, and the recipe's own scanners. Raises ConfigError for a name that no detector has."""
+    unknown = [name for name in config.detectors.off if name not in DETECTORS]
+    if unknown:
+        message = f"names {', '.join(map(repr, unknown))}, which is no detector; there are {', '.join(DETECTORS)}."
+        raise ConfigError([ConfigProblem("detectors.off", message)])
+    own = [user_scanner(name, load_object(name, beside=recipe_dir)) for name in config.detectors.scanners]
+    return (*(one for name, one in DETECTORS.items() if name not in config.detectors.off), *own)
 
 
 def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:

@@ -5,6 +5,7 @@ fixtures/       the recipe's folder of that name; large files are links to where
 manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures, wherever they lie
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
+pause           exists while the run waits for somebody to delete it
 checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.jsonl ledger.sqlite
 """
 
@@ -30,7 +31,7 @@ from sparring.errors import DataError, UsageError
 from sparring.tracking.inputs import inputs
 from sparring.types import Json
 
-RECIPE, MANIFEST, STATUS, STOP, LOCK = "run.toml", "manifest.json", "status.json", "stop", "lock"
+RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = "run.toml", "manifest.json", "status.json", "stop", "pause", "lock"
 FIXTURES = "fixtures"
 WARM_START = "warm_start"
 """Name of the checkpoint that RL starts from, beside the numbered ones."""
@@ -177,7 +178,7 @@ class RunFolder:
         )
 
     def status(self) -> dict[str, Any]:
-        """What `set_status` wrote last, empty when nothing; a running one whose process is gone reads `interrupted`.
+        """What `set_status` wrote last, empty when nothing; a running or paused one whose process is gone reads `interrupted`.
 
         Raises DataError when the file is damaged.
         """
@@ -190,7 +191,7 @@ class RunFolder:
             raise DataError(f"{path} is not JSON ({error}); delete it, the run itself is not in it.") from error
         if not isinstance(status, dict) or not isinstance(status.get("process", {}), dict):
             raise DataError(f"{path} does not say how a run stands; delete it, the run itself is not in it.")
-        if status.get("status") == "running" and self._process_of(status) is None:
+        if status.get("status") in ("running", "paused") and self._process_of(status) is None:
             status["status"] = "interrupted"
         return status
 
@@ -208,6 +209,11 @@ class RunFolder:
 
     def stop_requested(self) -> bool:
         return (self.path / STOP).exists()
+
+    @property
+    def pause(self) -> Path:
+        """The file whose deletion lets a paused run go on."""
+        return self.path / PAUSE
 
     @staticmethod
     def _process_of(status: dict[str, Any]) -> int | None:
