@@ -52,11 +52,11 @@ def card(team: str, level: str, due: str) -> str:
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """0.2 for the form of a card, 0.8 times the share of its fields that are filled in."""
+    """A quarter for the form of a card, three quarters times the share of its fields that are filled in."""
     last = trajectory.messages[-1]
     fields = dict(re.findall(r"\b(team|level|due) (\w+)", last["content"])) if last["role"] == "assistant" else {}
     filled = sum(value != "none" for value in fields.values())
-    components = {"form": 0.2 * (len(fields) == 3), "complete": 0.8 * filled / 3}
+    components = {"form": 0.25 * (len(fields) == 3), "complete": 0.75 * filled / 3}
     return Reward(total=sum(components.values()), components=components)
 
 
