@@ -76,10 +76,16 @@ def scorer(trajectory: Trajectory) -> float:
         for entry in trajectory.transitions
         if entry["tool"] == "save" and entry["error"] is None and entry["arguments"]["file"] == "rule"
     ]
-    if not rules or trajectory.messages[-1]["role"] != "assistant" or len(rules[-1].split(">")) != 2:
+    if not rules or trajectory.messages[-1]["role"] != "assistant" or rules[-1].count(">") != 1:
         return 0.0
-    saved, right = (LETTERS.replace(*rule.split(">")) for rule in (rules[-1], trajectory.task.fields["answer"]))
+    saved, right = (_applied(rule) for rule in (rules[-1], trajectory.task.fields["answer"]))
     return float(saved == right)
+
+
+def _applied(rule: str) -> str:
+    """What a rule makes of all letters."""
+    given, _, replacement = rule.partition(">")
+    return LETTERS.replace(given, replacement)
 
 
 def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
