@@ -35,9 +35,9 @@ TOLD = dataclasses.replace(
 PLAYED = Trajectory(
     id="train/0/t/0.0", task=Task(id="t", messages=({"role": "user", "content": "q"},), fields={"answer": "a"}, seed=3),
     attempt=0, turns=(SAMPLED, TOLD), messages=({"role": "user", "content": "q"}, SAMPLED.message),
-    outcome=Outcome.MAX_TOKENS, reward=Reward(total=1.0, per_turn={0: 0.25, 1: 0.75}, components={"x": 1.0}, record={"model": "m"}),
-        score=0.5,
-    score_parts={"format": 1.0}, final_state={"orders": [1]},
+    outcome=Outcome.MAX_TOKENS,
+    reward=Reward(total=1.0, per_turn={0: 0.25, 1: 0.75}, components={"x": 1.0}, record={"model": "m"}),
+    score=0.5, score_parts={"format": 1.0}, final_state={"orders": [1]},
     metrics={"turns": 2.0}, transitions=({"turn": 0, "tool": "get"},), error="cut", seconds=1.5,
 )  # fmt: skip
 
