@@ -27,8 +27,15 @@ class Interval:
 
 
 @dataclass
+class Agreed:
+    share = 0.5
+
+
+@dataclass
 class Evaluated:
     name = "step 0"
+    setting = "greedy"
+    agreement = Agreed()
     task_ids = ("a", "b")
     score = Interval(0.5, 0.25, 0.75)
     success = Interval(0.5, 0.0, 1.0)
@@ -70,7 +77,8 @@ def test_without_a_terminal_every_step_is_one_plain_line() -> None:
     )
     assert lines[1].endswith("s to go)")
     assert sum(line.startswith("step 2/2") for line in lines) == 1
-    assert "step 0: success 0.50 [0.00, 1.00]  score 0.50 [0.25, 0.75]  reward 0.500  (2 tasks, 2.0 s)" in lines
+    judged = "success 0.50 [0.00, 1.00]  score 0.50 [0.25, 0.75]  reward 0.500  reward agrees with scorer on 50%"
+    assert f"step 0 (greedy): {judged}  (2 tasks, 2.0 s)" in lines
     assert lines[-1] == "completed after step 2; everything is in runs/x"
     assert "\x1b" not in progress.getvalue()
 
