@@ -292,6 +292,9 @@ class Score:
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
 
+    def __float__(self) -> float:
+        return self.value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:

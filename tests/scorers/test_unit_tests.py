@@ -6,7 +6,7 @@ import pytest
 
 from sparring.errors import DataError, UsageError
 from sparring.sandbox import Sandbox, SqlDatabase, open_sandbox
-from sparring.scorers import fenced_code, sql_result, submitted, unit_tests
+from sparring.scorers import evaluate_score, fenced_code, sql_result, submitted, unit_tests
 from sparring.scorers.unit_tests import LIMITS, TestReport, run_tests
 from sparring.types import Message, Outcome, Task, Trajectory
 
@@ -108,7 +108,7 @@ def test_results_that_are_no_plain_values_fail(sandbox: Sandbox) -> None:
 
 def test_the_scorer_is_strict_or_gives_the_share(sandbox: Sandbox) -> None:
     def score(text: str, **options: bool) -> float:
-        return asyncio.run(unit_tests(**options)(trajectory(said(text))))  # type: ignore[arg-type]
+        return asyncio.run(evaluate_score(unit_tests(**options), trajectory(said(text)))).value
 
     half = RIGHT.replace("def kinds(): return", "def kinds(): return 0,")
     assert score(f"Here:\n```python\n{RIGHT}\n```") == 1.0
@@ -138,7 +138,7 @@ def test_a_query_is_scored_by_the_rows_it_returns() -> None:
 
     def score(query: str, *, ordered: bool = False, reference: str = "SELECT name FROM parts") -> float:
         scorer = sql_result(lambda task: SqlDatabase({"parts": rows}), ordered=ordered)
-        return asyncio.run(scorer(trajectory(said(f"```sql\n{query}\n```"), fields={"query": reference})))  # type: ignore[arg-type]
+        return float(asyncio.run(scorer(trajectory(said(f"```sql\n{query}\n```"), fields={"query": reference}))))  # type: ignore[arg-type]
 
     assert score("SELECT name AS n FROM parts ORDER BY id DESC") == 1.0
     assert score("SELECT name FROM parts ORDER BY name DESC", ordered=True) == 0.0

@@ -20,6 +20,7 @@ from sparring.environments import ToolError, ToolResult, execute, opened
 from sparring.environments.adapters.sop_bench import SopBench, scorer, tasks
 from sparring.environments.base import reset
 from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.scorers import evaluate_score
 from sparring.types import Outcome, Task, Trajectory
 
 TOOLS = """
@@ -141,9 +142,7 @@ def judged(task: Task, text: str, *, last: str = "assistant") -> float:
 
 
 async def scored(trajectory: Trajectory) -> float:
-    score = scorer(trajectory)
-    assert isinstance(score, float)
-    return score
+    return (await evaluate_score(scorer, trajectory)).value
 
 
 @pytest.mark.parametrize(

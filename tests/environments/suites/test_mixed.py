@@ -35,7 +35,7 @@ def test_the_expert_of_every_domain_plays_at_the_shared_desk(knobs: dict[str, Js
             id=task.id, task=task, attempt=0, turns=(), messages=tuple(conversation), outcome=Outcome.FINISHED, reward=None,
             score=None,
         )  # fmt: skip
-        assert mixed.scorer(trajectory) == 1.0
+        assert mixed.scorer(trajectory).value == 1.0
         assert mixed.reward(trajectory).total == pytest.approx(1.0)
 
 

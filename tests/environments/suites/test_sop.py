@@ -50,8 +50,7 @@ def judged(domain: SopDomain, task: Task, messages: Sequence[Message]) -> tuple[
         score=None,
     )  # fmt: skip
     score, reward = domain.scorer(trajectory), domain.reward(trajectory)
-    assert isinstance(score, float)
-    return score, round(reward.total, 9)  # type: ignore[union-attr]
+    return float(score), round(reward.total, 9)  # type: ignore[union-attr]
 
 
 def final(answer: Mapping[str, Json]) -> Message:

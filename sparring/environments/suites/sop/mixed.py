@@ -17,7 +17,7 @@ from sparring.environments.suites.sop.domain import SopDesk
 from sparring.environments.suites.sop.entities import Split
 from sparring.environments.tools import tool, tools_of
 from sparring.plugins import call
-from sparring.types import Json, Message, Reward, Task, Trajectory
+from sparring.types import Json, Message, Reward, Score, Task, Trajectory
 
 
 class _AnyDesk(Environment):
@@ -101,6 +101,6 @@ def reward(trajectory: Trajectory) -> Reward:
     return DOMAINS[trajectory.task.fields["domain"]].reward(trajectory)  # type: ignore[return-value]
 
 
-def scorer(trajectory: Trajectory) -> float:
+def scorer(trajectory: Trajectory) -> Score:
     """The scorer of the task's domain."""
     return DOMAINS[trajectory.task.fields["domain"]].scorer(trajectory)  # type: ignore[return-value]
