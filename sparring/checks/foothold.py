@@ -66,7 +66,7 @@ def foothold(played: Played, subject: Subject) -> list[Finding]:
     """What a model's baseline says about its chances."""
     config, success = subject.config, played.evaluation.success
     if played.num_successes:
-        is_done = success.low > 0.95
+        is_done = success.mean > 0.95
         severity = Severity.WARNING if is_done else Severity.NOTE
         change = "Choose harder tasks: groups that all succeed teach nothing." if is_done else "Nothing."
     else:
