@@ -16,6 +16,8 @@ Independence: TypeAlias = Literal["scorer", "none", "shares code with the reward
 
 _OURS = ("sparring.rewards.", "sparring.scorers.", "sparring.environments.suites.", "sparring.environments.adapters.")
 """Where Sparring itself holds rules of judgement; the rest of it is as neutral as Python's own library."""
+_NEUTRAL = "sparring.scorers.conduct"
+"""Says how an episode went, and judges nothing."""
 
 
 def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Independence:
@@ -132,6 +134,6 @@ def _judges(module: str | None) -> bool:
     if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return False
     if module.partition(".")[0] == "sparring":
-        return module.startswith(_OURS)
+        return module.startswith(_OURS) and module != _NEUTRAL
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file

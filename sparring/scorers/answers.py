@@ -1,13 +1,11 @@
-"""Where the answer of an episode is, and how the episode went: what the strict scorers have in common."""
+"""Where the answer of an episode is and how it is read: what the strict scorers have in common."""
 
 from __future__ import annotations
 
 import json
 from typing import NoReturn
 
-from sparring.types import Json, Outcome, Trajectory
-
-_EXHAUSTED = frozenset({Outcome.MAX_TURNS, Outcome.MAX_TOKENS, Outcome.POLICY_TIMEOUT})
+from sparring.types import Json, Trajectory
 
 
 def last_text(trajectory: Trajectory) -> str | None:
@@ -47,20 +45,6 @@ def read_json(text: str) -> Json:
 def canonical(value: Json) -> str:
     """One text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError on what is no finite number."""
     return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def conduct(trajectory: Trajectory) -> dict[str, float]:
-    """Sub-scores of how the episode went, apart from what was answered.
-
-    `completion`: it came to its end by itself. `budget_exhausted`: turns, tokens or time ran out, so 0 is good. `tool_use`: the
-    share of tool calls that the environment took without error; absent without calls.
-    """
-    calls = trajectory.transitions
-    parts = {
-        "completion": float(trajectory.outcome is Outcome.FINISHED),
-        "budget_exhausted": float(trajectory.outcome in _EXHAUSTED),
-    }
-    return parts | ({"tool_use": sum(call.get("error") is None for call in calls) / len(calls)} if calls else {})
 
 
 def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sparring.errors import DataError
 from sparring.protocols import Scorer
 from sparring.sandbox import SqlDatabase, SqlError
-from sparring.scorers.answers import conduct
+from sparring.scorers.conduct import conduct
 from sparring.scorers.unit_tests import Candidate, fenced_code
 from sparring.types import Json, Score, Task, Trajectory
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 
 from sparring.errors import RewardError
 from sparring.protocols import Scorer
-from sparring.scorers.answers import canonical, conduct
+from sparring.scorers.answers import canonical
+from sparring.scorers.conduct import conduct
 from sparring.types import Json, Outcome, Score, Trajectory
 
 

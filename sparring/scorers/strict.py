@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from sparring.protocols import Scorer
-from sparring.scorers.answers import canonical, conduct, last_text, read_json, tagged_answer
+from sparring.scorers.answers import canonical, last_text, read_json, tagged_answer
+from sparring.scorers.conduct import conduct
 from sparring.types import Json, Score, Trajectory
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,99})(?:\.\d{1,100})?(?:[eE][+-]?\d{1,3})?", flags=re.ASCII)

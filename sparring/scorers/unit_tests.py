@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from sparring.errors import DataError
 from sparring.protocols import Scorer
 from sparring.sandbox import Box, Limits, Program, Sandbox, open_sandbox
-from sparring.scorers.answers import conduct
+from sparring.scorers.conduct import conduct
 from sparring.types import Score, Trajectory
 
 Candidate: TypeAlias = Callable[[Trajectory], str | None]
