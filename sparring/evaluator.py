@@ -29,6 +29,7 @@ from sparring.tracking.run_folder import WARM_START
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
+    from sparring.models.policy import Policy as ModelPolicy
     from sparring.trainer import MultiTurnRLTrainer
 
 
@@ -273,7 +274,7 @@ class MultiTurnRLEvaluator:
         labels = _labels([policy.name for policy in job.plan.policies])
         for policy in job.plan.policies:
             if policy.has_weights:
-                player = await self._loaded(policy, room, extra)
+                player = await self._loaded(policy, job, room, extra)
             else:
                 player = _scripted(engines[policy.name], room.collector)
             job.plays(policy.name, player.fingerprint)
@@ -320,7 +321,7 @@ class MultiTurnRLEvaluator:
         serving = self.config.serving_temperature
         return [(0.0, 1), (serving, group_size)] if serving > 0 else [(0.0, group_size)]
 
-    async def _loaded(self, policy: Policy, room: Parts | Baseline, extra: Mapping[str, Weights]) -> _Player:
+    async def _loaded(self, policy: Policy, job: Job, room: Parts | Baseline, extra: Mapping[str, Weights]) -> _Player:
         """The recipe's model with a policy's weights. Raises DataError for weights that are damaged or of another model."""
         from sparring.training import checkpoints
 
@@ -332,8 +333,7 @@ class MultiTurnRLEvaluator:
             case PolicyKind.GIVEN:
                 weights = extra[policy.name]
             case _:
-                checkpoint = Path(policy.source)
-                weights = checkpoints.load_weights(checkpoint, room.policy)
+                checkpoint, weights = _newest_weights(policy, job, room.policy)
                 version = int(checkpoint.name) if checkpoint.name.isdigit() else 0
         await self._trainer.play_with(weights)
         return _Player(
@@ -358,6 +358,26 @@ class MultiTurnRLEvaluator:
                 return ScriptedEpisodes(partial(expert_script, make_environment), name=policy.name)
             case _:
                 return message_engine_of(self.config, self._recipe.parent)
+
+
+def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path, Weights]:
+    """Of the checkpoint that was found when the evaluation was planned, or, of a run under way that has deleted it since, of the
+    newest. One that has played already is that one or none."""
+    from sparring.training import checkpoints
+
+    checkpoint = Path(policy.source)
+    is_newest = policy.name != WARM_START.replace("_", " ") and run_and_step(policy.name)[1] is None
+    while True:
+        try:
+            return checkpoint, checkpoints.load_weights(checkpoint, model)
+        except DataError:
+            if not is_newest or policy.name in (job.plan.fingerprints or {}):
+                raise
+            newest = checkpoints.newest(checkpoint.parent)
+            if newest == checkpoint:
+                raise
+            checkpoint = newest
+            job.moved(policy.name, checkpoint)
 
 
 def _scripted(engine: MessageEngine, collector: Collector) -> _Player:

@@ -140,6 +140,11 @@ class Job:
         self._write(replace(self.plan, tasks=digest, starts=(*self.plan.starts, self.start)))
         self._file = (self.folder / "episodes.jsonl").open("ab")
 
+    def moved(self, name: str, checkpoint: Path) -> None:
+        """A policy that has not played yet is of another checkpoint than was planned."""
+        policies = (replace(one, source=str(checkpoint)) if one.name == name else one for one in self.plan.policies)
+        self._write(replace(self.plan, policies=tuple(policies)))
+
     def plays(self, name: str, fingerprint: str) -> None:
         """A policy is about to play. Raises DataError when others than before go by this name."""
         known = dict(self.plan.fingerprints or {})
