@@ -323,7 +323,6 @@ class MultiTurnRLEvaluator:
 
     async def _loaded(self, policy: Policy, job: Job, room: Parts | Baseline, extra: Mapping[str, Weights]) -> _Player:
         """The recipe's model with a policy's weights. Raises DataError for weights that are damaged or of another model."""
-        from sparring.training import checkpoints
 
         assert isinstance(room, Parts) and self._trainer is not None, "a policy with weights needs the model"  # noqa: PT018
         version: int | None = None
