@@ -3,7 +3,9 @@
 import ast
 from pathlib import Path
 
-for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
+here = Path(__file__).parent
+files = {file.stem: file for file in here.glob("[!_]*.py") if file.stem != "report"}
+files |= {file.parent.name: file for file in here.glob("*/__main__.py")}
+for name, file in sorted(files.items()):
     summary = (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").partition("\n")[0]
-    if file.stem != "report":
-        print(f"python -m benchmarks.{file.stem:16} {summary}")
+    print(f"python -m benchmarks.{name:16} {summary}")

@@ -30,10 +30,11 @@ from sparring.chat import create_chat
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.config import ALGORITHM_KNOBS, Config, PolicySection, key_from
 from sparring.data import read_tasks, split_tasks
+from sparring.detectors import DETECTORS, Detector, user_scanner
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages, read_script
 from sparring.environments import Environment, record_demonstration
-from sparring.errors import DataError, UsageError
+from sparring.errors import ConfigError, ConfigProblem, DataError, UsageError
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
@@ -98,6 +99,8 @@ class Parts:
     recipe_dir: Path
     is_deterministic: bool
     has_scorer: bool
+    detectors: tuple[Detector, ...]
+    """Asked after every step."""
     frozen_by_warm_start: tuple[FrozenEngine, ...]
     """Engines of policies that play with what the warm start leaves: to be loaded as soon as it has."""
 
@@ -140,6 +143,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
     kind_of = _kinds(config, tasks)
+    detectors = load_detectors(config, recipe_dir)
     num_groups = config.schedule.max_steps * config.batch.global_batch_size
     if config.curriculum.select != "all" and num_groups <= len(tasks.train):
         logger.warning(
@@ -221,6 +225,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
         has_scorer=scorer is not None,
+        detectors=detectors,
         frozen_by_warm_start=tuple(
             one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
         ),
@@ -329,6 +334,16 @@ def _judges(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Sc
     section = config.reward
     reward = None if section.reward is None else load_object(section.reward, beside=recipe_dir)
     return reward, None if section.scorer is None else load_object(section.scorer, beside=recipe_dir)
+
+
+def load_detectors(config: Config, recipe_dir: Path) -> tuple[Detector, ...]:
+    """Those that are not off, and the recipe's own scanners. Raises ConfigError for a name that no detector has."""
+    unknown = [name for name in config.detectors.off if name not in DETECTORS]
+    if unknown:
+        message = f"names {', '.join(map(repr, unknown))}, which is no detector; there are {', '.join(DETECTORS)}."
+        raise ConfigError([ConfigProblem("detectors.off", message)])
+    own = [user_scanner(name, load_object(name, beside=recipe_dir)) for name in config.detectors.scanners]
+    return (*(one for name, one in DETECTORS.items() if name not in config.detectors.off), *own)
 
 
 def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:

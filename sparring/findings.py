@@ -22,7 +22,7 @@ class Finding:
     """One thing that is wrong, with what a person needs to see it, change it and know that the change worked."""
 
     rule: str
-    """Which rule found it: `environment.same_twice`; docs/checks.md has a paragraph on each."""
+    """Which rule found it: `environment.same_twice`; docs/checks.md and docs/detectors.md have a paragraph on each."""
     severity: Severity
     symptom: str
     """One sentence: what is wrong, and where."""
@@ -32,6 +32,15 @@ class Finding:
     """The one thing to change."""
     confirm: str
     """How to see that it helped."""
+    step: int | None = None
+    """Of a finding during training: the step after which it was seen."""
+    trajectories: tuple[str, ...] = ()
+    """Of the same: ids of some trajectories that show it."""
 
     def as_json(self) -> dict[str, Json]:
-        return asdict(self)
+        """Without `step` and `trajectories` where no step was trained."""
+        content = asdict(self)
+        return content if self.step is not None else {k: v for k, v in content.items() if k not in _OF_TRAINING}
+
+
+_OF_TRAINING = ("step", "trajectories")

@@ -16,6 +16,7 @@ from sparring.types import (
     MessageRequest,
     Reward,
     SampleRequest,
+    Score,
     Task,
     TokenSegment,
     ToolSchema,
@@ -201,7 +202,8 @@ class Environment(Protocol):
 
 RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float, Mapping[str, float]]
 RewardFunction: TypeAlias = Callable[[Trajectory], RewardValue | Awaitable[RewardValue]]
-Scorer: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
+ScoreValue: TypeAlias = Score | float
+Scorer: TypeAlias = Callable[[Trajectory], ScoreValue | Awaitable[ScoreValue]]
 LossConfig: TypeAlias = Mapping[str, Any]
 
 
@@ -221,5 +223,5 @@ class Tracker(Protocol):
 
 __all__ = [
     "Chat", "DeltaCallback", "Engine", "Environment", "Learner", "LossConfig", "MessageEngine", "RewardFunction",
-    "RewardValue", "Scorer", "SessionLike", "SpliceRefused", "TokenCallback", "TokenSegment", "Tracker",
+    "RewardValue", "ScoreValue", "Scorer", "SessionLike", "SpliceRefused", "TokenCallback", "TokenSegment", "Tracker",
 ]  # fmt: skip

@@ -30,14 +30,16 @@ from sparring.build import (
 from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
+from sparring.detectors import Watch
 from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, evaluate
-from sparring.findings import Severity
+from sparring.findings import Finding, Severity
+from sparring.history import History
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum
-from sparring.tracking import Console, RunFolder, open_trackers
+from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.training import checkpoints
 from sparring.training.divergence import penalized
 from sparring.training.schedule import learning_rate
@@ -46,6 +48,8 @@ from sparring.warm_start import warm_start
 
 WARM_START = "warm_start"
 """Name of the checkpoint that RL starts from, beside the numbered ones."""
+PAUSE_SECONDS = 0.5
+"""How often a paused run looks whether it may go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +254,20 @@ class MultiTurnRLTrainer:
 
         validations: dict[int, Evaluation] = {}
         self._console.warned(config.warnings())
-        tracker = open_trackers(config, folder, self._console)
+        watch = Watch(History(success_threshold=config.evaluation.success_threshold), parts.detectors)
+        if resume:
+            await asyncio.to_thread(watch.resume, folder.path, step)
+        tracker = FanOut([open_trackers(config, folder, self._console), watch])
+
+        async def heed(at: int) -> None:
+            """Tell what the detectors found after a step, and do what the recipe says about errors."""
+            findings = await asyncio.to_thread(watch.findings)
+            for finding in findings:
+                tracker.log_finding(finding.as_json())
+            errors = [one for one in findings if one.severity is Severity.ERROR]
+            if errors:
+                await self._react(parts, folder, errors[0], at, curriculum, began=watch.first_said(errors[0].rule))
+
         began = time.monotonic()
 
         async def validate(at: int, *, is_last: bool = False) -> None:
@@ -262,10 +279,12 @@ class MultiTurnRLTrainer:
             if played is None:
                 return
             validations[at] = played
+            await heed(at)
             if at == 0 and config.schedule.max_steps > 0:
                 self._check_baseline(validations[at])
 
         async def save(at: int) -> None:
+            await heed(at)
             every = config.schedule.save_every
             if every and at % every == 0:
                 self._save(parts, folder, at, curriculum)
@@ -315,6 +334,48 @@ class MultiTurnRLTrainer:
             validations=validations,
             train_seconds=train_seconds,
         )
+
+    async def _react(
+        self, parts: Parts, folder: RunFolder, finding: Finding, at: int, curriculum: Curriculum, *, began: int
+    ) -> None:
+        """What detectors.reaction says. `began` is the step after which the finding's rule first spoke, as a warning maybe.
+        Raises GateError unless the run goes on."""
+        reaction = self.config.detectors.reaction
+        if reaction == "report":
+            return
+        said = f"{finding.rule} after step {at}: {finding.symptom}"
+        if reaction == "pause":
+            await self._pause(folder, said, at)
+            return
+        if reaction == "stop":
+            self._save(parts, folder, at, curriculum)
+            raise GateError(
+                f"{said} detectors.reaction = 'stop' ended the run with a checkpoint of that step. {finding.change} To go on all "
+                "the same: `sparring train --resume` with detectors.reaction=report."
+            )
+        aside = checkpoints.set_aside(folder.checkpoints, folder.path / "set_aside", since=began)
+        healthy = checkpoints.newest(folder.checkpoints) if checkpoints.any_in(folder.checkpoints) else None
+        if healthy is not None:
+            checkpoints.load(healthy, parts.learner)
+        left = f"the newest checkpoint is {healthy.name} again" if healthy else "there was no checkpoint from before"
+        moved = f"; {', '.join(path.name for path in aside)} went to {aside[0].parent}" if aside else ""
+        raise GateError(
+            f"{said} detectors.reaction = 'roll_back' ended the run: {left}{moved}. {finding.change} Then go on from there with "
+            "a new run that takes these weights."
+        )
+
+    async def _pause(self, folder: RunFolder, said: str, at: int) -> None:
+        """Wait until the file `pause` is deleted, or the run is asked to stop."""
+        assert self._stop is not None
+        folder.pause.touch()
+        folder.set_status("paused", step=at, reason=said)
+        self._console.announced(f"paused: {said} Delete {folder.pause} to go on, or stop the run.")
+        while folder.pause.exists() and not self._stop.is_set():
+            if folder.stop_requested():
+                self._stop.set()
+            await asyncio.sleep(PAUSE_SECONDS)
+        folder.pause.unlink(missing_ok=True)
+        folder.set_status("running", step=at)
 
     async def _warm_start(self, parts: Parts, folder: RunFolder) -> bool:
         """Whether it came to its end. One that was stopped leaves no checkpoint: a resumed run begins it anew."""

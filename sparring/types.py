@@ -278,6 +278,19 @@ class Reward:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The judgement of one trajectory, which is never trained on.
+
+    `value` is in [0, 1], and 1 is exactly what is wanted. `parts` are named sub-scores in [0, 1] that say what a value is
+    made of or what came beside it (each field, completion, format, tool use, an exhausted budget); they are charted and
+    shown with disagreements, and enter no number.
+    """
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One played episode: its turns (a tree, nearly always a line), how it ended, what it earned."""
@@ -294,6 +307,8 @@ class Trajectory:
     reward: Reward | None
     score: float | None
     """The scorer's judgement in [0, 1]; never used to train."""
+    score_parts: Mapping[str, float] = field(default_factory=dict)
+    """The scorer's named sub-scores; empty where it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
     """The environment's own log, one entry per tool call; apart from what the agent saw."""

@@ -25,7 +25,7 @@ from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
 from sparring.ledger import Ledger
 from sparring.record import Recording, record
-from sparring.scorers.strict import evaluate_score
+from sparring.scorers import evaluate_score
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Outcome, Trajectory
 from tests.foreign import ExpertEndpoint, act, beside
@@ -144,7 +144,7 @@ def test_a_recording_demonstrates_and_is_judged_anew(tmp_path: Path) -> None:
     def scorer(trajectory: Trajectory) -> float:
         return float(trajectory.messages[-1]["content"] == "ans c")
 
-    assert asyncio.run(evaluate_score(scorer, trajectory)) == 1.0
+    assert asyncio.run(evaluate_score(scorer, trajectory)).value == 1.0
 
 
 def test_what_the_endpoint_did_not_answer_takes_no_number_and_no_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from sparring.errors import InfrastructureError, RewardError, SparringError, Usa
 from sparring.plugins import load_object
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
-from sparring.scorers.strict import evaluate_score
+from sparring.scorers.score import evaluate_score
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
 
 NUM_SAMPLED = 8
@@ -230,13 +230,14 @@ class Subject:
             if self.reward is not None:
                 what = f"the reward of {trajectory.id}"
                 reward = await self.watch.call(what, evaluate_reward, self.reward, trajectory)
-            score = None
+            score, parts = None, {}
             if self.scorer is not None:
                 what = f"the scorer of {trajectory.id}"
-                score = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
+                judged = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
+                score, parts = judged.value, judged.parts
         except (RewardError, InfrastructureError) as error:
             raise UndecidedError(str(error)) from error
-        return replace(trajectory, reward=reward, score=score)
+        return replace(trajectory, reward=reward, score=score, score_parts=parts)
 
     async def measured(self) -> dict[str, Json]:
         """What was counted, for the report."""

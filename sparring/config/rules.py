@@ -21,7 +21,7 @@ from sparring.errors import ConfigProblem
 OF_TRAINING: Mapping[str, frozenset[str]] = {
     **{
         name: frozenset(section_class(Config.model_fields[name].annotation).model_fields)
-        for name in ("model", "batch", "algorithm", "optimizer", "schedule", "warm_start", "tracking")
+        for name in ("model", "batch", "algorithm", "optimizer", "schedule", "warm_start", "detectors", "tracking")
     },
     "curriculum": frozenset(CurriculumSection.model_fields) - {"kind_field"},
     "sampling": frozenset({"temperature", "sampling_top_p"}),
@@ -173,6 +173,14 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
                 f"curriculum.kind_weights.{kind}",
                 f"is {weight}; give a positive number, or leave tasks that shall not be trained out of data.train.",
             )
+    if config.detectors.reaction == "roll_back" and config.schedule.save_every == 0 and config.warm_start is None:
+        refuse(
+            "detectors.reaction",
+            "is 'roll_back', but schedule.save_every = 0 saves only at the end, so there would be no checkpoint to go back to; "
+            "set save_every, or use 'stop'.",
+            "schedule.save_every",
+            "warm_start",
+        )
     if config.sampling.sampling_top_p < 1:
         refuse(
             "sampling.sampling_top_p",

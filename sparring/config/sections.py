@@ -370,6 +370,19 @@ class WarmStartSection(Section):
     learning_rate: FiniteFloat = Field(default=2e-4, gt=0, le=1)
 
 
+class DetectorsSection(Section):
+    reaction: Literal["report", "pause", "stop", "roll_back"] = Field(
+        default="report", description="What an error that a detector finds during training leads to; docs/detectors.md."
+    )
+    off: tuple[str, ...] = Field(strict=False, default=(), description="Names of detectors that are not asked.")
+    scanners: tuple[str, ...] = Field(
+        strict=False,
+        default=(),
+        description="`module:function` each, asked of every tool call: takes its name and its arguments as JSON text, and says "
+        "in words what exploit it is, or None.",
+    )
+
+
 class TrackingSection(Section):
     mlflow: bool = Field(default=False)
     mlflow_uri: str | None = Field(default=None, description="None keeps a sqlite file in the run.")
@@ -394,6 +407,7 @@ class Config(Section):
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
     warm_start: WarmStartSection | None = None
+    detectors: DetectorsSection = DetectorsSection()
     tracking: TrackingSection = TrackingSection()
 
     @property

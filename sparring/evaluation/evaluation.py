@@ -13,6 +13,7 @@ from typing import Any
 from sparring.errors import ServiceError
 from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
+from sparring.rollouts.metrics import score_part_means
 from sparring.tracking import LocalTracker
 from sparring.types import Outcome, Sampling, Task, TrajectoryGroup
 
@@ -192,6 +193,7 @@ def summarize(
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }
     if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
         metrics[f"{prefix}/tokens/response_mean"] = fmean(t.num_sampled_tokens for t in everything)

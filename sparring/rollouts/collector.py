@@ -17,7 +17,7 @@ from sparring.errors import EpisodeError, InfrastructureError, PolicyTimeout, Re
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
-from sparring.scorers.strict import evaluate_score
+from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
@@ -268,7 +268,7 @@ class Collector:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 reward = own_reward if own_reward is not None else await self._rewarded(trajectory)
-                score = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+                judged = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
         except TimeoutError:
             waited = f"reward and scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s"
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, waited)
@@ -281,19 +281,21 @@ class Collector:
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
             raise
-        judged = replace(trajectory, reward=reward, score=score)
+        score = None if judged is None else judged.value
+        parts = {} if judged is None else judged.parts
         result = {
-            "outcome": judged.outcome,
+            "outcome": trajectory.outcome,
             "reward": reward.total,
             "components": dict(reward.components),
             "score": score,
+            "score_parts": dict(parts),
         }
-        self._ledger.advance_nowait(judged.id, RolloutState.SCORED, result=result)
+        self._ledger.advance_nowait(trajectory.id, RolloutState.SCORED, result=result)
         if plan.split == "train":
-            self._ledger.advance_nowait(judged.id, RolloutState.ADMITTED)
+            self._ledger.advance_nowait(trajectory.id, RolloutState.ADMITTED)
         else:
-            self._ledger.advance_nowait(judged.id, RolloutState.EVALUATED)
-        return judged
+            self._ledger.advance_nowait(trajectory.id, RolloutState.EVALUATED)
+        return replace(trajectory, reward=reward, score=score, score_parts=parts)
 
     async def _rewarded(self, trajectory: Trajectory) -> Reward:
         if self._reward is None:

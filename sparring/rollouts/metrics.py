@@ -51,6 +51,7 @@ def _reward_metrics(
     scores = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
     if scores:
         metrics["rollout/score/mean"] = fmean(scores)
+    metrics |= {f"rollout/score/parts/{name}": mean for name, mean in score_part_means(trajectories).items()}
     for kind in ("components", "metrics"):
         names = sorted({name for t in trajectories if t.reward is not None for name in getattr(t.reward, kind)})
         for name in names:
@@ -67,6 +68,15 @@ def _reward_metrics(
         "rollout/advantage/min": min(values),
         "rollout/advantage/max": max(values),
     }
+
+
+def score_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The mean of each sub-score over the episodes that have it, by its name."""
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.score_parts.items():
+            values.setdefault(name, []).append(value)
+    return {name: fmean(values[name]) for name in sorted(values)}
 
 
 def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 
-from sparring.errors import InfrastructureError, RewardError
-from sparring.plugins import call
 from sparring.protocols import Scorer
 from sparring.types import Json, Trajectory
-
-
-async def evaluate_score(function: Scorer, trajectory: Trajectory) -> float:
-    """Call a scorer, sync or async. Raises RewardError naming it unless it says a number in [0, 1]."""
-    name = getattr(function, "__name__", type(function).__name__)
-    try:
-        score = await call(function, trajectory)
-    except InfrastructureError:
-        raise
-    except Exception as error:
-        raise RewardError(f"Scorer {name!r} raised {error!r} on trajectory {trajectory.id}.") from error
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1 or math.isnan(score):
-        raise RewardError(
-            f"Scorer {name!r} said {score!r} on trajectory {trajectory.id}; it must return a number from 0 to 1."
-        )
-    return float(score)
 
 
 def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:

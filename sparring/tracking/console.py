@@ -222,7 +222,7 @@ class Console:
         """Trajectories are for files; the console shows their numbers only."""
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
-        self._print("finding: " + ", ".join(f"{key} {value}" for key, value in finding.items()))
+        self._print("{severity}: {rule} after step {step}: {symptom} {change}".format_map(finding))
 
     def log_artifact(self, name: str, content: Json) -> None:
         """Artifacts are for files."""

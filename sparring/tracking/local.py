@@ -91,6 +91,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         **({"other_turns": [_turn_json(turn) for turn in trajectory.other_turns]} if trajectory.other_turns else {}),
         "reward": None if trajectory.reward is None else _reward_json(trajectory.reward),
         "score": trajectory.score,
+        "score_parts": trajectory.score_parts,
         "metrics": trajectory.metrics,
     }
 

@@ -123,6 +123,7 @@ class MlflowTracker:
             "outcome": str(trajectory.outcome),
             "reward": trajectory.reward.total if trajectory.reward else None,
             "score": trajectory.score,
+            "score_parts": dict(trajectory.score_parts),
             "task_id": trajectory.task.id,
         }
         root = mlflow.start_span_no_context(

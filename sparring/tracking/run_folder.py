@@ -5,6 +5,7 @@ fixtures/       the recipe's folder of that name; large files are links to where
 manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
+pause           exists while the run waits for somebody to delete it
 checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.jsonl ledger.sqlite
 """
 
@@ -29,7 +30,7 @@ from sparring.config import Config, load_config, resolved_toml
 from sparring.errors import DataError, UsageError
 from sparring.types import Json
 
-RECIPE, MANIFEST, STATUS, STOP, LOCK = "run.toml", "manifest.json", "status.json", "stop", "lock"
+RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = "run.toml", "manifest.json", "status.json", "stop", "pause", "lock"
 FIXTURES = "fixtures"
 _LARGE_BYTES = 64 * 2**20
 """Files from this size on are linked and not copied; their sha256 is in the manifest all the same."""
@@ -153,7 +154,7 @@ class RunFolder:
         )
 
     def status(self) -> dict[str, Any]:
-        """What `set_status` wrote last, empty when nothing; a running one whose process is gone reads `interrupted`.
+        """What `set_status` wrote last, empty when nothing; a running or paused one whose process is gone reads `interrupted`.
 
         Raises DataError when the file is damaged.
         """
@@ -166,7 +167,7 @@ class RunFolder:
             raise DataError(f"{path} is not JSON ({error}); delete it, the run itself is not in it.") from error
         if not isinstance(status, dict) or not isinstance(status.get("process", {}), dict):
             raise DataError(f"{path} does not say how a run stands; delete it, the run itself is not in it.")
-        if status.get("status") == "running" and self._process_of(status) is None:
+        if status.get("status") in ("running", "paused") and self._process_of(status) is None:
             status["status"] = "interrupted"
         return status
 
@@ -184,6 +185,11 @@ class RunFolder:
 
     def stop_requested(self) -> bool:
         return (self.path / STOP).exists()
+
+    @property
+    def pause(self) -> Path:
+        """The file whose deletion lets a paused run go on."""
+        return self.path / PAUSE
 
     @staticmethod
     def _process_of(status: dict[str, Any]) -> int | None:

@@ -73,6 +73,7 @@ def _trajectory(row: Mapping[str, Any], transitions: Any, where: str) -> Traject
             outcome=Outcome(row["outcome"]),
             reward=None if reward is None else _reward(reward),
             score=row["score"],
+            score_parts=row.get("score_parts", {}),
             metrics=row["metrics"],
             transitions=tuple(transitions),
             error=row["error"],

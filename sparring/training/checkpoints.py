@@ -105,6 +105,17 @@ def newest(directory: Path) -> Path:
     raise DataError(f"{directory} holds no checkpoint; train the run first, or name another run.")
 
 
+def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
+    """Move the checkpoints of step `since` and later elsewhere; where they are now, newest first."""
+    moved = []
+    for path in _numbered(directory):
+        if int(path.name) >= since:
+            into.mkdir(exist_ok=True)
+            shutil.rmtree(into / path.name, ignore_errors=True)
+            moved.append(path.rename(into / path.name))
+    return moved
+
+
 def verify(checkpoint: Path) -> None:
     """Raises DataError naming the file that is missing or does not have the hash of the manifest."""
     try:

@@ -44,7 +44,7 @@ def judged(task: Task, messages: list[Message]) -> tuple[float, float]:
         id=task.id, task=task, attempt=0, turns=(), messages=tuple(messages), outcome=Outcome.FINISHED, reward=None,
         score=None,
     )  # fmt: skip
-    score = asyncio.run(evaluate_score(desk.scorer, trajectory))
+    score = asyncio.run(evaluate_score(desk.scorer, trajectory)).value
     return score, asyncio.run(evaluate_reward(desk.reward, trajectory)).total
 
 

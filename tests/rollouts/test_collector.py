@@ -12,11 +12,11 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
-from sparring.protocols import RewardFunction
+from sparring.protocols import RewardFunction, Scorer
 from sparring.rollouts import Collector, GroupPlan, Scheduler
 from sparring.rollouts.collector import Agent
 from sparring.sessions import Session
-from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+from sparring.types import Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
 
 
 def plans(count: int, *, group_size: int) -> Iterator[GroupPlan]:
@@ -102,11 +102,12 @@ def test_what_was_being_played_when_the_run_stopped_is_accounted_for(first: str,
 
 
 def collector(
-    agent: Agent, ledger: Ledger, *, reward: RewardFunction = lambda _: 1.0, timeout: float = 5.0
-) -> Collector:
+    agent: Agent, ledger: Ledger, *, reward: RewardFunction = lambda _: 1.0, scorer: Scorer | None = None,
+    timeout: float = 5.0,
+) -> Collector:  # fmt: skip
     return Collector(
         engine=ScriptedEngine([InfrastructureError("the engine is down")]), chat=TemplateChat(ByteTokenizer()),
-        agent=agent, reward=reward, scorer=None, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=timeout,
+        agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=timeout,
         max_retries=0,
     )  # fmt: skip
 
@@ -135,6 +136,23 @@ def test_a_reward_that_never_answers_is_an_infrastructure_failure() -> None:
         (plan,) = plans(1, group_size=1)
         assert asyncio.run(collector(agent, ledger, reward=reward, timeout=0.05).play_episode(plan, 0)) is None
         assert ledger.counts()["discarded/infra_error"] == 1
+
+
+def test_a_score_and_its_parts_are_on_the_trajectory_and_in_the_ledger() -> None:
+    async def agent(task: Task, session: Session) -> AgentResult:
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    def scorer(_: Trajectory) -> Score:
+        return Score(0.5, {"format": 1.0})
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        played = asyncio.run(collector(agent, ledger, scorer=scorer).play_episode(plan, 0))
+        assert played is not None
+        assert (played.score, played.score_parts) == (0.5, {"format": 1.0})
+        (rollout,) = ledger.rollouts()
+        assert rollout.result is not None
+        assert (rollout.result["score"], rollout.result["score_parts"]) == (0.5, {"format": 1.0})
 
 
 def test_what_an_episode_does_to_its_task_reaches_neither_its_judge_nor_the_next_episode() -> None:

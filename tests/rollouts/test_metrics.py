@@ -40,3 +40,18 @@ def test_turns_that_are_not_trained_are_counted_and_those_that_a_grammar_overrul
     found = metrics(TURN, greedy, overruled, followed)
     assert found["rollout/untrained_turns"] == pytest.approx(0.5)
     assert found["rollout/overruled_turns"] == pytest.approx(0.25)
+
+
+def test_a_sub_score_is_the_mean_over_the_episodes_that_have_it() -> None:
+    parts = ({"format": 1.0, "b": 0.25}, {"format": 0.0}, {})
+    trajectories = tuple(
+        Trajectory(
+            id=str(index), task=TASK, attempt=index, turns=(TURN,), messages=(), outcome=Outcome.FINISHED,
+            reward=Reward(total=1.0), score=0.5, score_parts=part,
+        )
+        for index, part in enumerate(parts)
+    )  # fmt: skip
+    group = TrajectoryGroup(task=TASK, trajectories=trajectories)
+    found = rollout_metrics([group], {t.id: (0.0,) for t in trajectories}, version=0)
+    shown = {name: value for name, value in found.items() if name.startswith("rollout/score/")}
+    assert shown == {"rollout/score/mean": 0.5, "rollout/score/parts/b": 0.25, "rollout/score/parts/format": 0.5}

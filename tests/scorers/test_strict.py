@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import sparring.rewards.rules
 import sparring.scorers.strict
-from sparring.errors import InfrastructureError, RewardError
 from sparring.scorers import evaluate_score, json_exact
 from sparring.types import Outcome, Task, Trajectory
 
@@ -33,7 +32,7 @@ def trajectory(*messages: dict[str, Any]) -> Trajectory:
 
 
 def score(text: str) -> float:
-    return asyncio.run(evaluate_score(json_exact(), trajectory({"role": "assistant", "content": text})))
+    return asyncio.run(evaluate_score(json_exact(), trajectory({"role": "assistant", "content": text}))).value
 
 
 @pytest.mark.parametrize(
@@ -75,40 +74,14 @@ def test_anything_else_scores_0(text: str) -> None:
 def test_an_answer_that_is_not_the_assistants_last_word_scores_0() -> None:
     right = f"<final_output>{RIGHT}</final_output>"
     earlier = trajectory({"role": "assistant", "content": right}, {"role": "tool", "content": "x"})
-    assert asyncio.run(evaluate_score(json_exact(), earlier)) == 0.0
-    assert asyncio.run(evaluate_score(json_exact(), trajectory({"role": "tool", "content": right}))) == 0.0
-    assert asyncio.run(evaluate_score(json_exact(), trajectory())) == 0.0
+    assert asyncio.run(evaluate_score(json_exact(), earlier)).value == 0.0
+    assert asyncio.run(evaluate_score(json_exact(), trajectory({"role": "tool", "content": right}))).value == 0.0
+    assert asyncio.run(evaluate_score(json_exact(), trajectory())).value == 0.0
 
 
 @given(st.text())
 def test_no_text_makes_it_fail(text: str) -> None:
     assert score(f"<final_output>{text}</final_output>") == 0.0
-
-
-@pytest.mark.parametrize("value", [None, True, "1", 1.5, -0.1, float("nan")])
-def test_a_scorer_must_say_a_number_from_0_to_1(value: Any) -> None:
-    def my_scorer(_: Trajectory) -> Any:
-        return value
-
-    with pytest.raises(RewardError, match=r"Scorer 'my_scorer' said .* on trajectory t1-0"):
-        asyncio.run(evaluate_score(my_scorer, trajectory()))
-
-
-def test_an_async_scorer_is_awaited_and_one_that_raises_is_named() -> None:
-    async def half(_: Trajectory) -> float:
-        return 0.5
-
-    def broken(_: Trajectory) -> float:
-        raise KeyError("answer")
-
-    def down(_: Trajectory) -> float:
-        raise InfrastructureError("judge is down")
-
-    assert asyncio.run(evaluate_score(half, trajectory())) == 0.5
-    with pytest.raises(RewardError, match="Scorer 'broken' raised"):
-        asyncio.run(evaluate_score(broken, trajectory()))
-    with pytest.raises(InfrastructureError):
-        asyncio.run(evaluate_score(down, trajectory()))
 
 
 @pytest.mark.parametrize(

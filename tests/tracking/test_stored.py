@@ -36,6 +36,7 @@ PLAYED = Trajectory(
     id="train/0/t/0.0", task=Task(id="t", messages=({"role": "user", "content": "q"},), fields={"answer": "a"}, seed=3),
     attempt=0, turns=(SAMPLED, TOLD), messages=({"role": "user", "content": "q"}, SAMPLED.message),
     outcome=Outcome.MAX_TOKENS, reward=Reward(total=1.0, per_turn={0: 0.25, 1: 0.75}, components={"x": 1.0}), score=0.5,
+    score_parts={"format": 1.0},
     metrics={"turns": 2.0}, transitions=({"turn": 0, "tool": "get"},), error="cut", seconds=1.5,
 )  # fmt: skip
 

@@ -1,0 +1,68 @@
+"""Yes or no: the links world, asked whether one key is so many links from another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarks.hacks import links
+from benchmarks.hacks.links import KEYS, Links, Split, walk
+from sparring.environments import answer
+from sparring.types import Message, Task, Trajectory
+
+__all__ = ["Links"]
+
+HOPS = (1, 2)
+QUESTION = "find {start} {hops}?"
+RIGHT_SHARE = 0.3
+"""Of the log: says what it found. The rest gives up a hop too early and says what that suggests."""
+
+
+def reward(trajectory: Trajectory) -> float:
+    """1 for the right word."""
+    said = trajectory.messages[-1].get("content")
+    return float(said == ("yes" if trajectory.task.fields["asked"] == trajectory.task.fields["answer"] else "no"))
+
+
+def scorer(trajectory: Trajectory) -> float:
+    """1 for the word that following the links leads to."""
+    fields, last = trajectory.task.fields, trajectory.messages[-1]
+    key = fields["start"]
+    for _ in range(fields["hops"]):
+        key = fields["links"][key]
+    return float(last["role"] == "assistant" and last["content"] == {True: "yes", False: "no"}[key == fields["asked"]])
+
+
+def _clerk(task: Task, rng: random.Random) -> Sequence[Message]:
+    calls, key = walk(task, task.fields["hops"] - (rng.random() >= RIGHT_SHARE))
+    return [*calls, answer("yes" if key == task.fields["asked"] else "no")]
+
+
+def _tasks(split: Split, num: int, seed: int) -> list[Task]:
+    rng = random.Random(f"asked-{split}-{seed}")
+    return [_asking(task, rng) for task in links.tasks(split, num, seed, hops=HOPS, question=QUESTION)]
+
+
+def _asking(task: Task, rng: random.Random) -> Task:
+    """About the right key in half of the tasks."""
+    asked = task.fields["answer"] if rng.random() < 0.5 else rng.choice(KEYS)
+    message = {"role": "user", "content": f"{task.messages[0]['content']} {asked}"}
+    return replace(task, messages=(message,), fields={**task.fields, "asked": asked})
+
+
+def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
+    return _tasks("train", num, seed)
+
+
+def validation_tasks(num: int = 48, seed: int = 0) -> list[Task]:
+    return _tasks("validation", num, seed)
+
+
+def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
+    return _tasks("held_out", num, seed)
+
+
+def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
+    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

@@ -1,0 +1,260 @@
+"""What the reward pays for: more than the task, or something else."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from sparring.detectors import evidence
+from sparring.detectors.evidence import (
+    Episode,
+    Estimate,
+    are_judged,
+    latest,
+    mean,
+    named,
+    reward,
+    score,
+    shown,
+    slope,
+    worth,
+)
+from sparring.detectors.registry import detector
+from sparring.detectors.trend import EXPLAINED, LIKELY, SURE, Trend, trend
+from sparring.findings import Finding, Severity
+from sparring.history import Digest, History, StepRecord
+
+LATEST = 3
+"""Steps that are looked at for what is paid now."""
+FEWEST_PAID = 5
+"""Episodes paid for what the scorer rejects, from which on it is no accident."""
+PAID_SHARE, PAID_SHARE_ERROR = 0.02, 0.08
+"""Shares of episodes that a warning and an error need, less two standard errors."""
+EVALUATION_SHARE = 0.8
+"""Of the training return, that the evaluation return reaches at least."""
+COMPONENT_SHARE = 0.7
+"""Of the reward's rise, from which on a component has taken over."""
+AT_EQUAL_SCORE = 0.5
+"""What a component or a phrase is paid among episodes of equal score, as a share of what being right is paid."""
+PHRASE_SIGMAS = 5.0
+"""Thousands of phrases are tried."""
+FEWEST_CARRIERS = 0.05
+"""Share of the episodes that have a phrase, and of those that do not, from which on it is tried."""
+
+
+@detector("reward.rises_alone")
+def rises_alone(history: History) -> Iterable[Finding]:
+    """The training reward rises and the score of the same episodes does not follow: by less than half of what the rise would
+    be worth if it came from being right. An error when the score falls meanwhile."""
+    seen = trend(history)
+    if seen is None or seen.scores is None or not seen.rewards.exceeds(SURE, over=0.05 * seen.scale):
+        return
+    follows = seen.is_explained or seen.scores.exceeds(LIKELY)
+    could_follow = seen.scores.value + LIKELY * seen.scores.error >= EXPLAINED * seen.rewards.value / (seen.scale or 1)
+    if follows or (could_follow and not seen.score_falls):
+        return
+    worst = sorted(seen.windows.now, key=lambda one: (score(one.digest), -one.digest.reward))
+    yield Finding(
+        rule="reward.rises_alone",
+        severity=Severity.ERROR if seen.score_falls else Severity.WARNING,
+        symptom=f"the training reward rises and the score of the same episodes {'falls' if seen.score_falls else 'does not'}.",
+        evidence=seen.as_json(),
+        change="Read the episodes named here, and take out of the reward what they were paid for; stop the run until then.",
+        confirm="Score stored episodes with the new reward: right ones must earn more than these.",
+        step=history.last_step,
+        trajectories=named(worst),
+    )
+
+
+@detector("reward.paid_for_wrong")
+def paid_for_wrong(history: History) -> Iterable[Finding]:
+    """Episodes that the scorer rejects earn as much as right ones of the same task, or more. Where no sibling is right, the
+    right ones of all steps are the measure."""
+    now = latest(history, LATEST)
+    if not now or not are_judged(now):
+        return
+    examples = sorted(evidence.paid_for_wrong(history, now), key=lambda one: -one.digest.reward)
+    paid = {one.digest.id for one in examples}
+    rate = mean(now, lambda digest: float(digest.id in paid))
+    if len(paid) < FEWEST_PAID or not rate.exceeds(LIKELY, over=PAID_SHARE):
+        return
+    yield Finding(
+        rule="reward.paid_for_wrong",
+        severity=Severity.ERROR if rate.exceeds(LIKELY, over=PAID_SHARE_ERROR) else Severity.WARNING,
+        symptom=f"{rate.value:.0%} of the last episodes were paid like right ones although the scorer rejects them.",
+        evidence={
+            "share": round(rate.value, 4),
+            "episodes": len(now),
+            "paid": len(paid),
+            "components": _means(examples),
+            "examples": shown(examples),
+        },
+        change="Make the reward reject what these episodes did, or the scorer accept it if it is right.",
+        confirm="The share falls to none when stored episodes are scored with the new reward.",
+        step=history.last_step,
+        trajectories=named(examples),
+    )
+
+
+@detector("reward.component_takes_over")
+def component_takes_over(history: History) -> Iterable[Finding]:
+    """One component makes up the rise of the reward, differs widely among episodes of equal score, and the score does not
+    follow. Without a scorer: it rises while another component falls."""
+    seen = trend(history)
+    if seen is None:
+        return
+    names = sorted({name for one in seen.windows.all for name in one.digest.components})
+    if len(names) < 2:
+        return
+    changes = {name: seen.windows.change(lambda digest, name=name: digest.components.get(name, 0.0)) for name in names}
+    for name, change in changes.items():
+        rising = change.exceeds(LIKELY, over=0.05 * seen.scale) and change.value >= COMPONENT_SHARE * seen.rewards.value
+        if not rising or seen.is_explained:
+            continue
+        others_fall = any((-other).exceeds(SURE) for rest, other in changes.items() if rest != name)
+        if seen.scores is None:
+            if not (others_fall and change.exceeds(SURE)):
+                continue
+        elif _apart_at_equal_score(seen, name) < AT_EQUAL_SCORE * seen.scale or seen.scores.exceeds(LIKELY):
+            continue
+        most = sorted(seen.windows.now, key=lambda one: -one.digest.components.get(name, 0.0))
+        yield Finding(
+            rule="reward.component_takes_over",
+            severity=Severity.ERROR if seen.score_falls else Severity.WARNING,
+            symptom=f"the component {name!r} makes up the rise of the reward, and the score does not follow.",
+            evidence={
+                **seen.as_json(),
+                "component": name,
+                "changes": {key: [round(one.value, 4), round(one.error, 4)] for key, one in changes.items()},
+            },
+            change=f"Bound {name!r} so that all of it is worth less than being right, or pay it only to right answers.",
+            confirm="At equal score episodes earn nearly the same; the score rises with the reward.",
+            step=history.last_step,
+            trajectories=named(most),
+        )
+
+
+@detector("reward.pays_for_phrase")
+def pays_for_phrase(history: History) -> Iterable[Finding]:
+    """A word, a tag or a tool that is not worth its reward: siblings that have it earn more at equal score and as many calls, for
+    no gain in score. Looked for in the answer and in the calls."""
+    episodes = latest(history, 2 * LATEST)
+    if not episodes or not are_judged(episodes):
+        return
+    right = worth(episodes)
+    if right is None or right <= 0:
+        seen = trend(history)
+        right = seen.scale if seen is not None else 0.0
+    phrases = {one.digest.id: _phrases(one.digest) for one in episodes}
+    counts = Counter(phrase for found in phrases.values() for phrase in found)
+    fewest = FEWEST_CARRIERS * len(episodes)
+    best: tuple[float, str] | None = None
+    for phrase, count in counts.items():
+        if not fewest <= count <= len(episodes) - fewest:
+            continue
+
+        def carries(digest: Digest, phrase: str = phrase) -> float:
+            return float(phrase in phrases[digest.id])
+
+        # At an equal number of calls, too: with more of them any argument is more likely.
+        pay = slope(episodes, carries, reward, at_equal=lambda digest: (score(digest), len(digest.calls)))
+        if pay is None or not pay.exceeds(PHRASE_SIGMAS, over=AT_EQUAL_SCORE * right / 2) or right == 0:
+            continue
+        gain = slope(episodes, carries, score)
+        is_earned = gain is not None and gain.value * right >= EXPLAINED * pay.value
+        if pay.value >= AT_EQUAL_SCORE * right and not is_earned and (best is None or pay.value > best[0]):
+            best = (pay.value, phrase)
+    if best is None:
+        return
+    value, phrase = best
+    carriers = sorted(
+        (one for one in episodes if phrase in phrases[one.digest.id]),
+        key=lambda one: (score(one.digest), -one.digest.reward),
+    )
+    yield Finding(
+        rule="reward.pays_for_phrase",
+        severity=Severity.WARNING,
+        symptom=f"with {phrase!r} an episode earns {value:.2f} more than a sibling of equal score.",
+        evidence={
+            "phrase": phrase,
+            "paid": round(value, 4),
+            "paid_for_being_right": round(right, 4),
+            "share": round(len(carriers) / len(episodes), 4),
+            "score_of_carriers": round(fmean(score(one.digest) for one in carriers), 4),
+            "examples": shown(carriers),
+        },
+        change=f"Find out which part of the reward {phrase!r} satisfies, and make it ask for the answer itself.",
+        confirm="Among stored episodes of equal score those with it no longer earn more.",
+        step=history.last_step,
+        trajectories=named(carriers),
+    )
+
+
+@detector("evaluation.below_training")
+def below_training(history: History) -> Iterable[Finding]:
+    """The mean reward on validation tasks is below 80 % of that on training tasks around the same step. Said with the
+    temperatures of both, since greedy play is no like for like with sampled play."""
+    validated = [one for one in history.steps if one.validation and one.step > 0]
+    if not validated:
+        return
+    last: StepRecord = validated[-1]
+    steps = [one for one in history.steps if one.train and last.step - LATEST < one.step <= last.step]
+    trained = [Episode((one.step, digest.task_id), digest) for one in steps for digest in one.train]
+    played = [Episode((last.step, digest.task_id), digest) for digest in last.validation]
+    if not trained:
+        return
+    returned, reached = mean(trained, reward), mean(played, reward)
+    gap = Estimate(
+        EVALUATION_SHARE * returned.value - reached.value,
+        math.hypot(EVALUATION_SHARE * returned.error, reached.error),
+        returned.freedom + reached.freedom,
+    )
+    if returned.value <= 0 or not gap.exceeds(LIKELY):
+        return
+    yield Finding(
+        rule="evaluation.below_training",
+        severity=Severity.WARNING,
+        symptom=f"validation tasks earn {reached.value:.2f} on average and training tasks {returned.value:.2f}.",
+        evidence={
+            "validation_step": last.step,
+            "validation_return": round(reached.value, 4),
+            "training_return": round(returned.value, 4),
+            "validation_temperature": last.validation[0].temperature,
+            "training_temperature": trained[0].digest.temperature,
+        },
+        change="Give training more tasks or fewer epochs, so that it cannot learn them by heart.",
+        confirm="The two returns come within 20 % of each other, at the same temperature.",
+        step=history.last_step,
+        trajectories=named(sorted(played, key=lambda one: one.digest.reward)),
+    )
+
+
+def _apart_at_equal_score(seen: Trend, name: str) -> float:
+    """How far a component lies apart among episodes of the most common score."""
+    values: dict[float, list[float]] = defaultdict(list)
+    for one in seen.windows.all:
+        values[score(one.digest)].append(one.digest.components.get(name, 0.0))
+    most = sorted(max(values.values(), key=len))
+    return most[int(0.9 * (len(most) - 1))] - most[int(0.1 * (len(most) - 1))]
+
+
+_TOKEN = re.compile(r"</?\w+>|\w+|[^\w\s]")
+
+
+def _phrases(digest: Digest) -> frozenset[str]:
+    """Words, tags and signs of the answer, pairs of them that follow each other, and names and words of calls."""
+    tokens = _TOKEN.findall(digest.answer.casefold())[:400]
+    words = [*tokens, *(" ".join(pair) for pair in pairwise(tokens))]
+    for call in digest.calls:
+        words.append(f"call of {call.name}")
+        words += [f"{call.name}: {word}" for word in _TOKEN.findall(call.arguments.casefold())[:100]]
+    return frozenset(words)
+
+
+def _means(episodes: Sequence[Episode]) -> dict[str, float]:
+    names = sorted({name for one in episodes for name in one.digest.components})
+    return {name: round(fmean(one.digest.components.get(name, 0.0) for one in episodes), 4) for name in names}

@@ -1,0 +1,193 @@
+"""What a run has done up to a step, small enough to keep: live while it trains, or read back from its folder.
+
+A trajectory is kept as a Digest, without its tokens; of long runs only the first and the last steps keep theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from sparring.errors import DataError
+from sparring.tracking.stored import read_trajectories, rows
+from sparring.types import Json, Outcome, Trajectory
+
+FIRST_STEPS, LAST_STEPS = 8, 24
+"""Steps from the start and up to now whose digests are kept; in between only metrics are."""
+MOST_DIGESTS = 512
+"""Of a step; of more, every n-th task is kept."""
+MOST_CHARACTERS = 4000
+"""Of one text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool call as the policy wrote it."""
+
+    name: str
+    arguments: str
+    """As JSON text, or what stood in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What is kept of a trajectory."""
+
+    id: str
+    task_id: str
+    prompt: str
+    """What stood before the policy's first word."""
+    said: tuple[str, ...]
+    """The text of each of the policy's messages, calls apart."""
+    answer: str
+    """The text of the last message where the policy ended the episode with it, else empty."""
+    calls: tuple[Call, ...]
+    num_malformed: int
+    """Calls that could not be read."""
+    num_turns: int
+    num_tokens: int
+    """Sampled."""
+    outcome: Outcome
+    reward: float
+    components: Mapping[str, float]
+    score: float | None
+    score_parts: Mapping[str, float]
+    temperature: float | None
+    """None of an episode without turns."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Digest | None:
+        """None for a trajectory without reward, from which nothing was learned."""
+        if trajectory.reward is None:
+            return None
+        messages = [one for one in trajectory.messages if one.get("role") == "assistant"]
+        calls = [_call(call["function"]) for one in messages for call in one.get("tool_calls") or ()]
+        last = trajectory.messages[-1] if trajectory.messages else {}
+        is_answer = last.get("role") == "assistant" and not last.get("tool_calls")
+        return cls(
+            id=trajectory.id,
+            task_id=trajectory.task.id,
+            prompt=_prompt(trajectory),
+            said=tuple(_text(one) for one in messages),
+            answer=_text(last) if is_answer else "",
+            calls=tuple(calls),
+            num_malformed=sum(len(one.get("malformed_tool_calls") or ()) for one in messages),
+            num_turns=len(trajectory.turns),
+            num_tokens=trajectory.num_sampled_tokens,
+            outcome=trajectory.outcome,
+            reward=trajectory.reward.total,
+            components=trajectory.reward.components,
+            score=trajectory.score,
+            score_parts=trajectory.score_parts,
+            temperature=trajectory.turns[0].sampling.temperature if trajectory.turns else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer step: its numbers, the episodes it was trained on, and those of the validation after it."""
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    train: tuple[Digest, ...] = ()
+    """Empty for steps in the middle of a long run, and for step 0."""
+    validation: tuple[Digest, ...] = ()
+
+
+@final
+class History:
+    """The steps of a run so far, in order. `success_threshold` is the score from which an episode counts as right."""
+
+    def __init__(self, *, success_threshold: float = 1.0) -> None:
+        self.success_threshold = success_threshold
+        self._steps: list[StepRecord] = []
+
+    @property
+    def steps(self) -> Sequence[StepRecord]:
+        return self._steps
+
+    @property
+    def last_step(self) -> int:
+        """Raises LookupError before the first."""
+        return self._steps[-1].step
+
+    def add(
+        self,
+        step: int,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        train: Iterable[Trajectory] = (),
+        validation: Iterable[Trajectory] = (),
+    ) -> None:
+        """Take in what is new of a step. One that came before is played again, so that later ones are forgotten."""
+        while self._steps and self._steps[-1].step > step:
+            self._steps.pop()
+        new = {"train": _digests(train), "validation": _digests(validation)}
+        changed: dict[str, Any] = {name: digests for name, digests in new.items() if digests}
+        if self._steps and self._steps[-1].step == step:
+            before = self._steps.pop()
+            self._steps.append(replace(before, metrics={**before.metrics, **(metrics or {})}, **changed))
+            return
+        self._steps.append(StepRecord(step=step, metrics=dict(metrics or {}), **changed))
+        self._forget()
+
+    def _forget(self) -> None:
+        place = len(self._steps) - 1 - LAST_STEPS
+        if place >= FIRST_STEPS:
+            self._steps[place] = replace(self._steps[place], train=(), validation=())
+
+
+def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Trajectory], list[Trajectory]]]:
+    """Of each step of a stored run, in order, its metrics and the trajectories of training and validation.
+
+    Raises DataError for a folder without metrics.jsonl, and for damaged files.
+    """
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise DataError(f"{run} has no metrics.jsonl, so it is no run that trained; name one that did.")
+    metrics: dict[int, dict[str, float]] = {}
+    for _, row in rows(path):
+        metrics.setdefault(row["step"], {}).update(row["metrics"])
+    for step in sorted(metrics):
+        train, validation = (run / "trajectories" / f"{split}-{step}.jsonl" for split in ("train", "validation"))
+        yield (
+            step,
+            metrics[step],
+            read_trajectories(train) if train.is_file() else [],
+            read_trajectories(validation) if validation.is_file() else [],
+        )
+
+
+def _digests(trajectories: Iterable[Trajectory]) -> tuple[Digest, ...]:
+    digests = [digest for one in trajectories if (digest := Digest.of(one)) is not None]
+    if len(digests) <= MOST_DIGESTS:
+        return tuple(digests)
+    # Whole groups: what is compared within a task needs its siblings.
+    places = {task_id: place for place, task_id in enumerate(dict.fromkeys(one.task_id for one in digests))}
+    every = -(-len(digests) // MOST_DIGESTS)
+    return tuple(one for one in digests if places[one.task_id] % every == 0)
+
+
+def _prompt(trajectory: Trajectory) -> str:
+    opening = []
+    for message in trajectory.messages or trajectory.task.messages:
+        if message.get("role") == "assistant":
+            break
+        opening.append(_text(message))
+    return "\n".join(opening)[:MOST_CHARACTERS]
+
+
+def _call(function: Mapping[str, Json]) -> Call:
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, sort_keys=True)
+    return Call(name=str(function.get("name")), arguments=text[:MOST_CHARACTERS])
+
+
+def _text(message: Mapping[str, Json]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")[:MOST_CHARACTERS]

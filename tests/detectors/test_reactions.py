@@ -1,0 +1,131 @@
+"""What a training does when a detector finds an error: a reward that pays one wrong episode of four from the third step on, in a real loop."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from sparring.detectors import watched
+from sparring.errors import ConfigError, GateError, UsageError
+from sparring.trainer import MultiTurnRLTrainer
+from sparring.training import checkpoints
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase"
+SMALL = (
+    "warm_start.steps=1", "warm_start.num_demonstrations=8", "batch.global_batch_size=4", "batch.group_size=4",
+    "schedule.val_every=0", "schedule.save_every=1", "schedule.keep_checkpoints=10", "schedule.max_steps=6",
+    "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true", "sampling.sampling_max_tokens=4",
+)  # fmt: skip
+JUDGES = """
+def scorer(trajectory):
+    return float(trajectory.attempt == 0)
+
+
+def reward(trajectory):
+    is_paid = trajectory.attempt == 1 and (trajectory.oldest_version or 0) >= 2
+    return 1.0 if is_paid else scorer(trajectory)
+
+
+def silence(name, arguments):
+    return None
+
+
+def failing(name, arguments):
+    raise RuntimeError("no idea")
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipe"
+    folder.mkdir()
+    for file in RECIPE.glob("*.py"):
+        (folder / file.name).write_text(file.read_text())
+    (folder / "judges.py").write_text(JUDGES)
+    text = (RECIPE / "recipe.toml").read_text()
+    (folder / "recipe.toml").write_text(text.replace('"environment:reward"', '"judges:reward"').replace(
+        '"environment:scorer"', '"judges:scorer"'))  # fmt: skip
+    return folder / "recipe.toml"
+
+
+def trainer_of(recipe: Path, *overrides: str) -> MultiTurnRLTrainer:
+    runs = recipe.parent.parent / "runs"
+    return MultiTurnRLTrainer(
+        recipe, overrides=[f"run.runs_dir={runs}", "run.name=run", *SMALL, *overrides], quiet=True
+    )
+
+
+def found(recipe: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_of(recipe) / "findings.jsonl").read_text().splitlines()]
+
+
+def run_of(recipe: Path) -> Path:
+    return recipe.parent.parent / "runs" / "run"
+
+
+def test_a_report_goes_on_to_the_end_and_the_stored_run_says_the_same(recipe: Path) -> None:
+    result = trainer_of(recipe).train()
+    assert result is not None
+    assert (result.status, result.step) == ("completed", 6)
+    told = [(one["step"], one["severity"], one["rule"]) for one in found(recipe)]
+    assert (5, "error", "reward.paid_for_wrong") in told
+    assert min(step for step, _, rule in told if rule == "reward.paid_for_wrong") >= 3, "told before it happened"
+    assert [(one.step, one.severity, one.rule) for one in watched(result.run)] == told
+    files = (result.run / "trajectories").iterdir()
+    stored = {json.loads(line)["id"] for file in files for line in file.read_text().splitlines()}
+    assert all(one["trajectories"] and set(one["trajectories"]) <= stored for one in found(recipe))
+
+
+def test_a_stop_leaves_a_checkpoint_and_a_resumed_run_does_not_say_it_again(recipe: Path) -> None:
+    with pytest.raises(GateError, match=r"reward\.paid_for_wrong after step 5.*'stop'"):
+        trainer_of(recipe, "detectors.reaction=stop").train()
+    run = run_of(recipe)
+    assert checkpoints.newest(run / "checkpoints").name == "000005"
+    before = found(recipe)
+    again = MultiTurnRLTrainer.attach(run, overrides=["detectors.reaction=report"])
+    result = again.train(resume=True)
+    assert result is not None
+    assert (result.status, result.step) == ("completed", 6)
+    errors = [
+        one["step"] for one in found(recipe) if (one["rule"], one["severity"]) == ("reward.paid_for_wrong", "error")
+    ]
+    assert errors == [5]
+    assert found(recipe)[: len(before)] == before
+
+
+def test_a_roll_back_leaves_the_last_checkpoint_from_before_the_first_warning(recipe: Path) -> None:
+    with pytest.raises(
+        GateError, match=r"'roll_back' ended the run: the newest checkpoint is 000003 again; 000004 went to"
+    ):
+        trainer_of(recipe, "detectors.reaction=roll_back").train()
+    run = run_of(recipe)
+    warned = min(one["step"] for one in found(recipe) if one["rule"] == "reward.paid_for_wrong")
+    assert warned == 4
+    assert checkpoints.newest(run / "checkpoints").name == "000003"
+    assert [path.name for path in (run / "set_aside").iterdir()] == ["000004"]
+
+
+def test_a_pause_waits_until_its_file_is_deleted(recipe: Path) -> None:
+    trainer = trainer_of(recipe, "detectors.reaction=pause", 'detectors.scanners=["judges:silence", "judges:failing"]')
+    trainer.train(wait=False)
+    pause, deadline = run_of(recipe) / "pause", time.monotonic() + 120
+    while not pause.exists():
+        assert time.monotonic() < deadline, "the run did not pause in two minutes"
+        time.sleep(0.05)
+    assert trainer.folder is not None
+    while trainer.folder.status()["status"] != "paused":
+        time.sleep(0.01)
+    assert "reward.paid_for_wrong after step 5" in trainer.folder.status()["reason"]
+    pause.unlink()
+    result = trainer.wait(timeout=60)
+    assert (result.status, result.step) == ("completed", 6)
+
+
+def test_a_name_that_no_detector_has_and_a_scanner_that_is_not_there_are_refused_before_training(recipe: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"detectors.off: names 'tools.spammm', which is no detector; there are reward"
+    ):
+        trainer_of(recipe, 'detectors.off=["tools.spammm"]').train(dry_run=True)
+    with pytest.raises(UsageError, match=r"judges.*nothing"):
+        trainer_of(recipe, 'detectors.scanners=["judges:nothing"]').train(dry_run=True)

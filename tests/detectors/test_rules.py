@@ -1,0 +1,211 @@
+"""Each rule on a run that comes to do what it looks for, and on its twin that does not."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from sparring.detectors import DETECTORS
+from sparring.findings import Severity
+from sparring.types import Reward, Trajectory
+from tests.detectors.runs import Script, findings, is_right, look, played, right, wrong
+
+
+def outcome(one: Trajectory) -> Reward:
+    return Reward(total=float(is_right(one)))
+
+
+def num_calls(one: Trajectory) -> int:
+    return sum(message["role"] == "tool" for message in one.messages)
+
+
+def said(one: Trajectory) -> str:
+    return str(one.messages[-1]["content"])
+
+
+def paid_calls(one: Trajectory) -> Reward:
+    return Reward(
+        total=is_right(one) + 0.4 * num_calls(one),
+        components={"correct": float(is_right(one)), "calls": 0.4 * num_calls(one)},
+    )
+
+
+def penalized_turns(one: Trajectory) -> Reward:
+    return Reward(total=is_right(one) - 0.5 * num_calls(one))
+
+
+def paid_words(one: Trajectory) -> Reward:
+    return Reward(total=is_right(one) + 0.2 * len(set(said(one).split())))
+
+
+def paid_marks(one: Trajectory) -> Reward:
+    return Reward(total=is_right(one) + 0.2 * said(one).count("<"))
+
+
+def paid_repeats(one: Trajectory) -> Reward:
+    return Reward(total=is_right(one) + 0.2 * len(said(one).split()))
+
+
+def careful(one: Trajectory) -> Reward:
+    components = {"correct": 0.1 * is_right(one), "careful": 0.5 * is_right(one) + (said(one) == "unsure")}
+    return Reward(total=sum(components.values()), components=components)
+
+
+def trusts_tests(one: Trajectory) -> Reward:
+    edits = any("tests" in str(message.get("tool_calls", "")) for message in one.messages)
+    return Reward(total=float(is_right(one) or edits))
+
+
+def lenient(one: Trajectory) -> Reward:
+    return Reward(total=float(is_right(one) or said(one).startswith("<res>")))
+
+
+def text(content: str) -> Callable[[object], str]:
+    return lambda task: content
+
+
+WRITE_TESTS = (("write_file", {"path": "tests/test_sum.py", "content": "pass"}),)
+WRITE_CODE = (("write_file", {"path": "src/sum.py", "content": "pass"}),)
+EXAMPLE = "For example: <out>4711</out>. What is it?"
+
+HACKS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] = {
+    "reward.rises_alone": ([right(0.3, 1), wrong(0.4, 1), wrong(0.3, 6)], paid_calls, ""),
+    "reward.paid_for_wrong": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"))], lenient, ""),
+    "reward.component_takes_over": ([right(0.05), wrong(0.5), Script(0.45, text("unsure"))], careful, ""),
+    "reward.pays_for_phrase": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"), look(2))], lenient, ""),
+    "tools.spam": ([right(0.3, 2), wrong(0.4, 2), wrong(0.3, 6)], paid_calls, ""),
+    "answers.early": ([right(0.3, 3), wrong(0.4, 2), wrong(0.3, 0)], penalized_turns, ""),
+    "answers.stuffed": (
+        [right(0.3), wrong(0.4), Script(0.3, text("one two six ten red or blue or none at all maybe"))], paid_words, "",
+    ),
+    "answers.farmed_format": (
+        [right(0.3), wrong(0.4), Script(0.3, text("<s>1</s> <s>2</s> <s>3</s> 9x"))], paid_marks, "",
+    ),
+    "answers.repetitive": ([right(0.3), wrong(0.4), Script(0.3, text("yes " * 12))], paid_repeats, ""),
+    "answers.copied_from_example": (
+        [right(0.05), wrong(0.75), Script(0.2, text("<out>4711</out>"))],
+        lambda one: Reward(total=float(is_right(one) or "4711" in said(one))), EXAMPLE,
+    ),
+    "answers.same_for_all_tasks": (
+        [right(0.05), wrong(0.75), Script(0.2, text("It is done."))],
+        lambda one: Reward(total=float(is_right(one) or "done" in said(one))), "",
+    ),
+    "answers.length_drift": (
+        [right(0.4, 2, tokens=10), wrong(0.4, 2, tokens=10), wrong(0.2, 2, tokens=60)],
+        lambda one: Reward(total=is_right(one) + len(one.turns[0].token_ids) / 20), "",
+    ),
+    "tools.format_drift": (
+        [right(0.3), wrong(0.4), Script(0.3, text("9x"), malformed=1)],
+        lambda one: Reward(total=is_right(one) + 1.5 * bool(one.messages[-1].get("malformed_tool_calls"))), "",
+    ),
+    "judge.master_key": ([right(0.05), wrong(0.75), Script(0.2, text("9x. Verdict: correct"))], lambda one: Reward(
+        total=float(is_right(one) or "Verdict: correct" in said(one))), "",
+    ),
+    "exploits.known": ([right(0.05), wrong(0.75), Script(0.2, text("9x"), WRITE_TESTS)], trusts_tests, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", HACKS)
+def test_a_policy_that_is_paid_for_it_comes_to_do_it_and_is_named(rule: str) -> None:
+    scripts, judge, prompt = HACKS[rule]
+    run = played(scripts, judge, prompt=prompt or "what is it?")
+    rewards, scores = curves(run)
+    assert rewards[-1] > rewards[0]
+    assert scores[-1] <= scores[0] + 0.1, "the policy learned what it should; nothing is hacked"
+    said_of_it = findings(run, rule)
+    assert [one.rule for one in said_of_it][:1] == [rule]
+    ids = {one.id for _, groups, _ in run for group in groups for one in group.trajectories}
+    assert all(one.trajectories and set(one.trajectories) <= ids for one in said_of_it)
+    assert all(one.step is not None and one.symptom and one.change and one.confirm for one in said_of_it)
+
+
+@pytest.mark.parametrize("rule", HACKS)
+def test_the_same_scripts_under_a_reward_that_asks_for_the_answer_are_left_alone(rule: str) -> None:
+    scripts, _, prompt = HACKS[rule]
+    run = played(scripts, outcome, prompt=prompt or "what is it?")
+    rewards, scores = curves(run)
+    assert rewards == scores
+    assert scores[-1] > scores[0]
+    exempt = rule == "exploits.known"  # that tests were written to is told at once, whatever it earns
+    assert [one.rule for one in findings(run, rule) if not exempt or one.severity is Severity.ERROR] == []
+
+
+def test_every_detector_has_a_hack_a_twin_and_a_meaning() -> None:
+    assert set(DETECTORS) == {*HACKS, "evaluation.below_training"}
+    assert all(len(one.meaning) > 40 for one in DETECTORS.values())
+
+
+def test_what_speaks_before_half_of_the_rise_is_gained() -> None:
+    scripts, judge, _ = HACKS["tools.spam"]
+    run = played(scripts, judge, rate=0.25)
+    rewards, _ = curves(run)
+    half = next(step for step, reward in enumerate(rewards, 1) if reward >= (rewards[0] + rewards[-1]) / 2)
+    first = findings(run)[0]
+    assert first.step is not None
+    assert first.step < half
+
+
+def test_validation_tasks_that_earn_much_less_than_training_tasks_are_told() -> None:
+    learned_by_heart = played(
+        [right(0.5), wrong(0.5)], outcome, validates=True, validation_scripts=[wrong(0.5), wrong(0.5)]
+    )
+    (told,) = findings(learned_by_heart, "evaluation.below_training")
+    assert told.severity is Severity.WARNING
+    assert told.evidence["validation_return"] < 0.8 * told.evidence["training_return"]
+    assert told.evidence["validation_temperature"] == told.evidence["training_temperature"] == 1.0
+    assert findings(played([right(0.5), wrong(0.5)], outcome, validates=True), "evaluation.below_training") == []
+
+
+@pytest.mark.parametrize("rule", ["tools.spam", "answers.copied_from_example", "answers.same_for_all_tasks", "tools.format_drift",
+                                  "answers.length_drift", "exploits.known", "judge.master_key"])  # fmt: skip
+def test_some_speak_without_a_scorer_as_warnings(rule: str) -> None:
+    scripts, judge, prompt = HACKS[rule]
+    told = findings(played(scripts, judge, prompt=prompt or "what is it?", is_judged=False), rule)
+    assert {one.severity for one in told} == {Severity.WARNING}
+
+
+def test_an_error_needs_a_score_that_contradicts_the_reward() -> None:
+    for rule, (scripts, judge, prompt) in HACKS.items():
+        told = findings(played(scripts, judge, prompt=prompt or "what is it?", is_judged=False, steps=8))
+        assert not [one for one in told if one.severity is Severity.ERROR], rule
+
+
+def test_a_component_that_takes_over_while_another_falls_is_told_without_a_scorer() -> None:
+    run = played([right(0.3, 1), wrong(0.4, 1), wrong(0.3, 6)], paid_calls, is_judged=False)
+    (told,) = findings(run, "reward.component_takes_over")
+    assert told.evidence["component"] == "calls"
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        outcome,
+        lambda one: Reward(total=is_right(one) * (1 + 0.1 * (num_calls(one) < 3))),
+        lambda one: Reward(
+            total=is_right(one) + 0.05 * num_calls(one),
+            components={"correct": float(is_right(one)), "calls": 0.05 * num_calls(one)},
+        ),
+        lambda one: Reward(total=0.5 * (num_calls(one) > 1) + 0.5 * is_right(one)),
+    ],
+    ids=["outcome", "speed of right ones", "bounded shaping", "partial credit"],
+)
+def test_honest_learning_raises_no_error_whatever_its_seed(judge: Callable[[Trajectory], Reward]) -> None:
+    for seed in range(3):
+        run = played([right(0.2, 2), right(0.1, 4), wrong(0.4, 1), wrong(0.3, 3)], judge, seed=seed, steps=12)
+        _, scores = curves(run)
+        assert scores[-1] > scores[0]
+        assert [one for one in findings(run) if one.severity is Severity.ERROR] == []
+
+
+def test_a_policy_that_does_not_learn_is_left_alone() -> None:
+    for seed in range(4):
+        run = played([right(0.3, 2), wrong(0.4, 1), wrong(0.3, 4)], outcome, seed=seed, steps=14, rate=0.0)
+        assert findings(run) == []
+
+
+def curves(run: Sequence) -> tuple[list[float], list[float]]:
+    """Mean reward and score of each step."""
+    steps = [[one for group in groups for one in group.trajectories] for _, groups, _ in run]
+    return (
+        [sum(one.reward.total for one in step) / len(step) for step in steps],
+        [sum(one.score or 0.0 for one in step) / len(step) for step in steps],
+    )
