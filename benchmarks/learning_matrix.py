@@ -100,7 +100,7 @@ def play(choice: Choice | None, seed: int, steps: int, folder: Path) -> float:
     if choice is not None:
         assert result is not None
         assert result.status == "completed", result.status
-    return MultiTurnRLEvaluator(trainer).evaluate().evaluations[-1].success.mean
+    return MultiTurnRLEvaluator(trainer, temperatures=[1.0]).evaluate().evaluations[-1].success.mean
 
 
 def run_all(todo: Sequence[str], done: dict[str, Any], arguments: argparse.Namespace) -> None:

@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 from sparring.errors import SparringError
-from sparring.evaluator import EvaluationReport, MultiTurnRLEvaluator
-from sparring.tracking.console import Console, interval
+from sparring.evaluation.report import EvaluationReport
+from sparring.evaluation.tables import comparison_table, notes, result_table
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.tracking.console import Console
 from sparring.trainer import MultiTurnRLTrainer
 
 
@@ -28,7 +30,9 @@ def main() -> int:
         if result is None or result.status != "completed":
             return 0
         control = trainer.continue_warm_start(result.train_seconds)
-        report = MultiTurnRLEvaluator(trainer).evaluate(extra={"warm start continued": control})
+        report = MultiTurnRLEvaluator(trainer, temperatures=[trainer.config.serving_temperature]).evaluate(
+            extra={"warm start continued": control}
+        )
     except SparringError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -39,27 +43,12 @@ def main() -> int:
 def show(report: EvaluationReport, run: Path, seconds: float) -> None:
     """The table that the README shows, and where everything is."""
     console = Console()
-    differences = {comparison.before: interval(comparison.difference) for comparison in report.comparisons}
-    rows = [
-        [
-            evaluation.name,
-            interval(evaluation.success),
-            f"{evaluation.metrics['eval/reward/mean']:.3f}",
-            f"{evaluation.metrics['eval/completion']:.2f}",
-            f"{evaluation.metrics['eval/turns/mean']:.1f}",
-            differences.get(evaluation.name, ""),
-        ]
-        for evaluation in report.evaluations
-    ]
-    first = report.evaluations[0]
-    judge = (
-        "judged by the strict scorer" if first.is_independent else "NOT independent: no scorer, judged by the reward"
-    )
-    console.table(
-        f"{len(first.task_ids)} held-out tasks, {judge}; mean [95% interval]",
-        ["policy", "success", "reward", "completion", "turns", "tuned is better by (paired)"],
-        rows,
-    )
+    console.table(*result_table(report.evaluations, title=f"{len(report.evaluations[0].task_ids)} held-out tasks"))
+    differences = comparison_table(report.evaluations, report.comparisons)
+    if differences is not None:
+        console.table(*differences)
+    for line in notes(report.evaluations, report.comparisons):
+        print(line)
     print(f"run: {run}\nevaluation: {report.path}\nwall time: {seconds / 60:.1f} minutes")
 
 

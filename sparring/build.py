@@ -35,6 +35,8 @@ from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages, read_script
 from sparring.environments import Environment, record_demonstration
 from sparring.errors import ConfigError, ConfigProblem, DataError, UsageError
+from sparring.evaluation.evaluation import Judge
+from sparring.evaluation.independence import independence
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
@@ -98,9 +100,9 @@ class Parts:
     tools: tuple[ToolSchema, ...]
     recipe_dir: Path
     is_deterministic: bool
-    has_scorer: bool
     detectors: tuple[Detector, ...]
     """Asked after every step."""
+    judge: Judge
     frozen_by_warm_start: tuple[FrozenEngine, ...]
     """Engines of policies that play with what the warm start leaves: to be loaded as soon as it has."""
 
@@ -113,8 +115,9 @@ class Baseline:
     collector: Collector
     ledger: Ledger
     tasks: Tasks
+    make_environment: Callable[[], Environment]
     kind_of: Callable[[Task], str] | None
-    has_scorer: bool
+    judge: Judge
 
 
 def build(config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Callable[[str], object] = TO_STDERR) -> Parts:
@@ -224,8 +227,8 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         tools=tools,
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
-        has_scorer=scorer is not None,
         detectors=detectors,
+        judge=_judged_by(config, reward, scorer),
         frozen_by_warm_start=tuple(
             one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
         ),
@@ -285,13 +288,19 @@ def _sampling(section: PolicySection, config: Config) -> Sampling:
 
 
 def build_baseline(
-    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Callable[[str], object] = TO_STDERR
+    config: Config,
+    recipe_dir: Path,
+    ledger: Ledger,
+    *,
+    engine: MessageEngine | None = None,
+    announce: Callable[[str], object] = TO_STDERR,
 ) -> Baseline:
-    """Check and wire what an endpoint or a script is evaluated with; no torch. Raises as `build` does."""
-    agent, close_agent, _, _ = _player(config, recipe_dir, announce)
+    """Check and wire what an endpoint or a script is evaluated with, without `engine` the one that the recipe names; no torch.
+    Raises as `build` does."""
+    agent, close_agent, make_environment, _ = _player(config, recipe_dir, announce)
     reward, scorer = _judges(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir, is_trained=False)
-    engine = message_engine_of(config, recipe_dir)
+    engine = engine or message_engine_of(config, recipe_dir)
     collector = Collector(
         engine=engine, chat=None, agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=config.run.seed,
         max_concurrency=config.rollout.rollout_max_concurrency, timeout_seconds=config.rollout.rollout_timeout,
@@ -300,7 +309,7 @@ def build_baseline(
     )  # fmt: skip
     return Baseline(
         engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=_kinds(config, tasks),
-        has_scorer=scorer is not None,
+        judge=_judged_by(config, reward, scorer), make_environment=make_environment,
     )  # fmt: skip
 
 
@@ -309,13 +318,18 @@ def message_engine_of(config: Config, recipe_dir: Path) -> MessageEngine:
     section = config.engine
     if section.type == "scripted":
         assert section.script is not None, "the configuration asks for a script"
-        if ":" in section.script:
-            return ScriptedMessages(load_object(section.script, beside=recipe_dir), name=section.script)
-        return ScriptedMessages(read_script(recipe_dir / section.script), name=Path(section.script).name)
+        return script_of(section.script, recipe_dir)
     assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
     return OpenAIEngine(
         section.base_url, section.model, api_key=key_from(section.api_key_env), max_concurrency=section.max_running
     )
+
+
+def script_of(script: str, recipe_dir: Path) -> ScriptedMessages:
+    """A `module:function`, or a .jsonl file beside the recipe. Raises UsageError, DataError."""
+    if ":" in script:
+        return ScriptedMessages(load_object(script, beside=recipe_dir), name=script)
+    return ScriptedMessages(read_script(recipe_dir / script), name=Path(script).name)
 
 
 def _player(
@@ -344,6 +358,13 @@ def load_detectors(config: Config, recipe_dir: Path) -> tuple[Detector, ...]:
         raise ConfigError([ConfigProblem("detectors.off", message)])
     own = [user_scanner(name, load_object(name, beside=recipe_dir)) for name in config.detectors.scanners]
     return (*(one for name, one in DETECTORS.items() if name not in config.detectors.off), *own)
+
+
+def _judged_by(config: Config, reward: RewardFunction | None, scorer: Scorer | None) -> Judge:
+    return Judge(
+        scorer=config.reward.scorer, independence=independence(reward, scorer),
+        success_threshold=config.evaluation.success_threshold,
+    )  # fmt: skip
 
 
 def _kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:

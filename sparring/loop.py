@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
+from sparring.evaluation.agreement import agreement
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
@@ -103,6 +104,10 @@ async def train(run: Run) -> int:
                 replaced=scheduler.replaced,
                 success_threshold=run.success_threshold,
             )
+            compared = agreement(
+                [t for group in groups for t in group.trajectories], success_threshold=run.success_threshold
+            )
+            play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
             run.tracker.log_metrics(
                 step,

@@ -31,8 +31,9 @@ from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
-from sparring.errors import DataError, GateError, UsageError
-from sparring.evaluation.evaluation import Evaluation, evaluate
+from sparring.errors import GateError, UsageError
+from sparring.evaluation.evaluation import Evaluation, Row, evaluate
+from sparring.evaluation.report import FORMAT
 from sparring.findings import Finding, Severity
 from sparring.history import History
 from sparring.ledger import DiscardReason, Ledger, RolloutState
@@ -40,14 +41,13 @@ from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
+from sparring.tracking.run_folder import WARM_START
 from sparring.training import checkpoints
 from sparring.training.divergence import penalized
 from sparring.training.schedule import learning_rate
-from sparring.types import Sampling, Task, TrajectoryGroup, Weights
+from sparring.types import Sampling, TrajectoryGroup, Weights
 from sparring.warm_start import warm_start
 
-WARM_START = "warm_start"
-"""Name of the checkpoint that RL starts from, beside the numbered ones."""
 PAUSE_SECONDS = 0.5
 """How often a paused run looks whether it may go on."""
 
@@ -96,7 +96,7 @@ class MultiTurnRLTrainer:
             raise untrainable(self.config, str(self.recipe))
         self.folder: RunFolder | None = None
         self._name = name or self.config.run.name
-        self._overrides = tuple(overrides)
+        self.overrides = tuple(overrides)
         self._checks = check
         self._model_weights = model_weights
         self._console = Console(quiet=quiet)
@@ -155,9 +155,14 @@ class MultiTurnRLTrainer:
         if stop is not None:
             background.call_soon(stop.set)
 
-    def evaluate_weights(self, weights: Weights, name: str) -> tuple[Evaluation, list[TrajectoryGroup]]:
-        """Play the held-out tasks with some weights of this run's model, at the recipe's evaluation settings; blocks."""
-        return background.submit(self._evaluate_weights(weights, name)).result()
+    async def play_with(self, weights: Weights) -> None:
+        """Have the engine play with some weights of this run's model, and policies frozen by the warm start with what that
+        left; `parts` are built."""
+        parts, folder = self._parts, self.folder
+        assert parts is not None, "there is an engine"
+        assert folder is not None, "what is built has a folder"
+        await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
+        await self._freeze(parts, folder)
 
     def continue_warm_start(self, seconds: float) -> Weights:
         """A control for RL: the warm start continued on the same demonstrations for this long, optimizer fresh; blocks.
@@ -196,7 +201,7 @@ class MultiTurnRLTrainer:
             with self._console.phase("loading the model"):
                 self._parts = await self._build()
         if reports:
-            reports.append(await gate.check_loaded(self._parts, self.recipe, self._overrides))
+            reports.append(await gate.check_loaded(self._parts, self.recipe, self.overrides))
             assert self.folder is not None
             self.folder.record_checks([report.as_json() for report in reports])
             self._stop_on_errors(reports[-1])
@@ -219,7 +224,7 @@ class MultiTurnRLTrainer:
     async def _checked(self) -> CheckReport:
         """What can be seen without the model, before it is loaded. Raises GateError for errors."""
         with self._console.phase("checking the recipe"):
-            report = await asyncio.to_thread(gate.check_unloaded, self.recipe, self._overrides)
+            report = await asyncio.to_thread(gate.check_unloaded, self.recipe, self.overrides)
         self._stop_on_errors(report)
         return report
 
@@ -427,64 +432,25 @@ class MultiTurnRLTrainer:
 
     async def _validate(self, parts: Parts, step: int, tracker: Tracker) -> Evaluation:
         section = self.config.evaluation
-        evaluation, groups = await self._play_split(
-            parts, parts.tasks.validation[: section.val_num_tasks], name=f"step {step}", split="validation", prefix="val",
-            group_size=section.val_group_size, temperature=section.val_temperature,
+        tasks = parts.tasks.validation[: section.val_num_tasks]
+        row = Row(
+            name=f"step {step}", label=f"step-{step}", split="validation", policy_version=parts.engine.policy_version,
+            fingerprint=parts.engine.fingerprint, temperature=section.val_temperature, group_size=section.val_group_size,
         )  # fmt: skip
+        with self._console.steps(f"validation: {row.name}", len(tasks)) as progress:
+            evaluation, groups = await evaluate(
+                parts.collector, tasks, row,
+                sampling=Sampling(
+                    temperature=section.val_temperature, max_tokens=self.config.sampling.sampling_max_tokens
+                ),
+                judge=parts.judge, in_waves=parts.is_deterministic, attempt=str(time.time_ns()), seconds=time.monotonic,
+                prefix="val", pass_k_values=section.pass_k_values, kind_of=parts.kind_of, on_group=lambda _: progress({}),
+            )  # fmt: skip
+        self._console.evaluated(evaluation)
         tracker.log_metrics(step, {**evaluation.metrics, "timing_s/eval": evaluation.seconds})
         tracker.log_groups(step, groups, split="validation")
-        tracker.log_artifact(f"evaluations/validation-{step}.json", evaluation.as_json())
+        tracker.log_artifact(f"evaluations/validation-{step}.json", {"format": FORMAT, **evaluation.as_json()})
         return evaluation
-
-    async def _evaluate_weights(self, weights: Weights, name: str) -> tuple[Evaluation, list[TrajectoryGroup]]:
-        section = self.config.evaluation
-        parts = self._parts or await self._build()
-        self._parts = parts
-        await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
-        assert self.folder is not None
-        await self._freeze(parts, self.folder)
-        return await self._play_split(
-            parts, parts.tasks.held_out[: section.eval_num_tasks], name=name, split="held_out", prefix="eval",
-            group_size=section.eval_group_size, temperature=section.eval_temperature,
-        )  # fmt: skip
-
-    async def _play_split(
-        self,
-        parts: Parts,
-        tasks: Sequence[Task],
-        *,
-        name: str,
-        split: str,
-        prefix: str,
-        group_size: int,
-        temperature: float,
-    ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-        config = self.config
-        if not tasks:
-            raise DataError(f"the {split} split is empty, so there is nothing to evaluate; set data.{split}.")
-        with self._console.steps(f"{split}: {name}", len(tasks)) as progress:
-            played = await evaluate(
-                parts.collector,
-                tasks,
-                name=name,
-                split=split,
-                # Evaluations repeat tasks; the ledger wants every rollout under a name of its own.
-                label=f"{name}@{time.time_ns()}".replace(" ", "-"),
-                group_size=group_size,
-                sampling=Sampling(temperature=temperature, max_tokens=config.sampling.sampling_max_tokens),
-                success_threshold=config.evaluation.success_threshold,
-                pass_k_values=config.evaluation.pass_k_values,
-                in_waves=parts.is_deterministic,
-                version=parts.engine.policy_version,
-                fingerprint=parts.engine.fingerprint,
-                has_scorer=parts.has_scorer,
-                seconds=time.monotonic,
-                prefix=prefix,
-                kind_of=parts.kind_of,
-                on_group=lambda _: progress({}),
-            )
-        self._console.evaluated(played[0])
-        return played
 
     def _check_baseline(self, evaluation: Evaluation) -> None:
         """Raises GateError when not one baseline episode succeeded: RL amplifies what happens, it does not create it."""
@@ -510,7 +476,8 @@ class MultiTurnRLTrainer:
         """Close what a run left unfinished in the ledger; return a label that sets new rollouts apart."""
         rollouts = parts.ledger.rollouts()
         for rollout in rollouts:
-            if rollout.state not in FINAL_STATES:
+            # An evaluation may be under way beside this run, or be resumed for itself.
+            if rollout.state not in FINAL_STATES and rollout.split != "held_out":
                 parts.ledger.advance_nowait(
                     rollout.id, RolloutState.DISCARDED, reason=DiscardReason.REWOUND, detail="the run was resumed"
                 )

@@ -69,13 +69,13 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     report = json.loads(evaluated.stdout)
     assert [evaluation["name"] for evaluation in report["evaluations"]] == ["base", "warm start", "tuned"]
     assert [len(evaluation["tasks"]) for evaluation in report["evaluations"]] == [4, 4, 4]
-    assert [comparison["after"] for comparison in report["comparisons"]] == ["tuned", "tuned"]
+    assert [comparison["after"] for comparison in report["comparisons"]] == ["tuned-greedy", "tuned-greedy"]
     shown = json.loads(sparring("runs", "show", "one", "--json").stdout)
     assert [report["path"]] == shown["evaluations"] == ["runs/one/evaluations/held_out-001.json"]
     assert "rollout/reward/mean" in shown["metrics"]
     held_out = read_trajectories(Path("runs/one/trajectories/held_out-1.jsonl"))
     policies = [trajectory.id.split("/")[1].split("@")[0] for trajectory in held_out]
-    assert policies == ["base"] * 4 + ["warm-start"] * 4 + ["tuned"] * 4
+    assert policies == ["base-greedy"] * 4 + ["warm-start-greedy"] * 4 + ["tuned-greedy"] * 4
     for episodes in ("train-2", "held_out-1"):
         replayed = sparring("replay", "one", episodes, "--json")
         assert replayed.exit_code == 0, replayed.output
@@ -93,7 +93,7 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
 
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     trained = sparring("train", "toy", "--name", "one", *SMALL)
-    assert "validation (95 % intervals in brackets)" in trained.stdout
+    assert "validation, judged by environment:scorer (95 % intervals in brackets)" in trained.stdout
     assert "next: sparring eval runs/one" in trained.stdout
     assert "step 2/2  reward" in trained.stderr
     evaluated = sparring("eval", "one", "--no-base")
@@ -114,7 +114,7 @@ def test_without_a_scorer_an_evaluation_says_that_the_reward_judges_itself() -> 
     evaluated = sparring("eval", "one", "--no-base")
     assert "these are the training reward judging itself" in evaluated.stdout
     report = json.loads(Path("runs/one/evaluations/held_out-001.json").read_text())
-    assert report["evaluations"][0]["independent_scorer"] is False
+    assert report["evaluations"][0]["independence"] == "none"
 
 
 def test_a_damaged_run_does_not_hide_the_others_from_the_list() -> None:

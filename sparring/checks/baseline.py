@@ -10,7 +10,7 @@ from sparring.build import Baseline, Parts, build_baseline
 from sparring.checks.subject import Subject, UndecidedError
 from sparring.config import Config, load_config
 from sparring.errors import SparringError, UsageError
-from sparring.evaluation.evaluation import Evaluation, evaluate
+from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.ledger import Ledger
 from sparring.types import Sampling, Task, Trajectory
 
@@ -65,9 +65,7 @@ async def reference_baseline(subject: Subject, reference: str) -> Played:
     async with Ledger() as ledger:
         baseline = build_baseline(config, subject.folder, ledger)
         try:
-            sampling = Sampling(
-                temperature=config.evaluation.eval_temperature, max_tokens=config.sampling.sampling_max_tokens
-            )
+            sampling = Sampling(temperature=config.serving_temperature, max_tokens=config.sampling.sampling_max_tokens)
             return await _play(
                 baseline, subject.looked_at[:NUM_REFERENCE], config, name=model, group_size=1, sampling=sampling,
                 fingerprint=baseline.engine.fingerprint, in_waves=False,
@@ -89,11 +87,13 @@ async def _play(
     in_waves: bool,
 ) -> Played:
     try:
+        row = Row(
+            name=name, label="check", split="validation", policy_version=None, fingerprint=fingerprint,
+            temperature=sampling.temperature, group_size=group_size,
+        )  # fmt: skip
         evaluation, groups = await evaluate(
-            parts.collector, tasks, name=name, split="validation", label=f"check@{time.time_ns()}", group_size=group_size,
-            sampling=sampling, success_threshold=config.evaluation.success_threshold, pass_k_values=(1,),
-            in_waves=in_waves, version=None, fingerprint=fingerprint, has_scorer=parts.has_scorer,
-            seconds=time.monotonic, prefix="check",
+            parts.collector, tasks, row, sampling=sampling, judge=parts.judge, in_waves=in_waves,
+            attempt=str(time.time_ns()), seconds=time.monotonic, prefix="check",
         )  # fmt: skip
     except SparringError as error:
         raise UndecidedError(f"{name} could not play a baseline: {error}") from error

@@ -253,7 +253,7 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
             "data.held_out",
         )
     largest = max(config.evaluation.val_group_size, config.evaluation.eval_group_size)
-    for k in config.evaluation.pass_k_values:
+    for k in config.evaluation.pass_k_values or ():
         if not 1 <= k <= largest:
             refuse(
                 "evaluation.pass_k_values",

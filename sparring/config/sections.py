@@ -352,8 +352,12 @@ class EvaluationSection(Section):
     val_temperature: FiniteFloat = Field(default=0.0, ge=0, le=2)
     eval_num_tasks: int | None = Field(default=None, ge=1)
     eval_group_size: int = Field(default=1, ge=1)
-    eval_temperature: FiniteFloat = Field(default=0.0, ge=0, le=2)
-    pass_k_values: tuple[int, ...] = Field(default=(1,), strict=False)
+    eval_temperature: FiniteFloat | None = Field(
+        default=None, ge=0, le=2, description="At which policies are served; None: sampling.temperature."
+    )
+    pass_k_values: tuple[int, ...] | None = Field(
+        default=None, strict=False, description="None: every k up to the episodes a task."
+    )
     success_threshold: FiniteFloat = Field(default=1.0)
     allow_zero_baseline: bool = Field(default=False, description="Train although no baseline episode succeeded.")
 
@@ -423,6 +427,12 @@ class Config(Section):
         # Rounds wait for every open session, and nobody knows how long a foreign agent thinks, or what an endpoint says.
         is_foreign = self.agent.is_foreign or any(policy.role == "endpoint" for policy in self.policies.values())
         return self.rollout.max_steps_off_policy == 0 and not is_foreign
+
+    @property
+    def serving_temperature(self) -> float:
+        """At which a policy is evaluated as it is served: as the recipe says, else as it samples in training."""
+        given = self.evaluation.eval_temperature
+        return self.sampling.temperature if given is None else given
 
     @property
     def off_policy_correction(self) -> str:

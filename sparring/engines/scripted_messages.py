@@ -11,7 +11,7 @@ from typing import TypeAlias, final
 from sparring.errors import ConstraintError, DataError, SparringError, UsageError
 from sparring.plugins import call
 from sparring.protocols import DeltaCallback
-from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, StopReason
+from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, StopReason, Task
 
 MessageScript: TypeAlias = Callable[[Sequence[Message]], Message | str | Awaitable[Message | str]]
 """From the messages so far to the assistant's next one, or to its text."""
@@ -80,6 +80,34 @@ class ScriptedMessages:
             raise
         except Exception as error:
             raise UsageError(f"The script {self._name} raised {error!r}; mend it.") from error
+
+
+@final
+class ScriptedEpisodes:
+    """Implements `protocols.MessageEngine` with a script for each episode: what an expert says who knows its task.
+
+    `introduce` comes before the episode's first turn. Who has said all of its script says nothing more.
+    """
+
+    def __init__(self, script_of: Callable[[Task], Awaitable[Sequence[Message]]], *, name: str) -> None:
+        self._script_of = script_of
+        self._name = name
+        self._scripts: dict[str, ScriptedMessages] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        return f"scripted:{self._name}"
+
+    async def introduce(self, task: Task, session_id: str) -> None:
+        """Have the script of a task said in a session. Raises what `script_of` raises."""
+        self._scripts[session_id] = ScriptedMessages([*await self._script_of(task), ""], name=self._name)
+
+    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
+        """Raises as `ScriptedMessages.answer`."""
+        return await self._scripts[request.session_id].answer(request, on_delta)
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
 
 def read_script(path: Path) -> list[Message]:

@@ -2,7 +2,7 @@
 
 from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute
-from sparring.environments.demonstrations import answer, record_demonstration, tool_call
+from sparring.environments.demonstrations import answer, expert_script, record_demonstration, tool_call
 from sparring.environments.execution import ExecutionEnvironment, PythonTool, SqlTool, Verdict, graded
 from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment, replayed
 from sparring.environments.stateful import EpisodeClock, EpisodeState, StatefulEnvironment, normalized
@@ -12,5 +12,5 @@ from sparring.environments.user_simulator import UserSimulator
 __all__ = [
     "Bounded", "Environment", "EpisodeClock", "EpisodeState", "ExecutionEnvironment", "FixtureMiss", "Fixtures", "PythonTool",
     "ReplayEnvironment", "SqlTool", "StatefulEnvironment", "ToolError", "ToolResult", "UserSimulator", "Verdict", "answer",
-    "execute", "graded", "normalized", "opened", "record_demonstration", "replayed", "tool", "tool_call",
+    "execute", "expert_script", "graded", "normalized", "opened", "record_demonstration", "replayed", "tool", "tool_call",
 ]  # fmt: skip

@@ -39,6 +39,14 @@ def record_demonstration(
         return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
 
 
+async def expert_script(make_environment: Callable[[], Environment], task: Task) -> list[Message]:
+    """What the environment's expert says over an episode, to be played. Raises UsageError where there is no expert."""
+    environment = make_environment()
+    async with opened(environment, task):
+        await reset(environment, task)
+        return list(environment.demonstrate(task))
+
+
 async def _play(environment: Environment, task: Task, script: Sequence[Message] | None) -> list[Message]:
     async with opened(environment, task):
         messages = await reset(environment, task)

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from fractions import Fraction
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, Self
 
 from sparring.errors import ServiceError
-from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference, pass_at_k, pass_power_k
+from sparring.evaluation.agreement import Agreement, Disagreement, agreement
+from sparring.evaluation.independence import Independence
+from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
 from sparring.rollouts.metrics import score_part_means
-from sparring.tracking import LocalTracker
-from sparring.types import Outcome, Sampling, Task, TrajectoryGroup
+from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Who says what counts as success."""
+
+    scorer: str | None
+    """As the recipe names it; None: the training reward judges itself."""
+    independence: Independence
+    success_threshold: float
+
+    @property
+    def caveat(self) -> str | None:
+        """What a table must say of its numbers."""
+        if self.scorer is None:
+            return "no independent scorer is set (reward.scorer), so these are the training reward judging itself"
+        if self.independence != "scorer":
+            return f"the scorer {self.scorer} {self.independence}, so a mistake in that code shows in neither"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +42,18 @@ class Evaluation:
     """What one policy did on a set of tasks. Sequences hold one number a task, in the order of `task_ids`."""
 
     name: str
+    label: str
+    """Name and setting as they stand in the ids of the episodes: `held_out/LABEL@.../TASK/MEMBER.ATTEMPT`."""
+    split: str
     policy_version: int | None
     """None: the policy is not one of the run's."""
     fingerprint: str
     """Content hash of the weights; of an endpoint or a script `kind:name`."""
-    is_independent: bool
-    """Whether a scorer that is not the reward judged; without one the scores are the rewards."""
+    temperature: float | None
+    """0 is greedy; None: nothing was sampled, since a script row."""
+    group_size: int
+    """Episodes that were planned a task."""
+    judge: Judge
     task_ids: tuple[str, ...]
     scores: tuple[float, ...]
     """Mean score of the task's episodes."""
@@ -41,16 +66,42 @@ class Evaluation:
     metrics: Mapping[str, float]
     score: Interval
     success: Interval
+    agreement: Agreement
+    """Of reward and scorer on these episodes."""
     seconds: float
+    """Wall time of playing; of an evaluation that was resumed, of its last part."""
+
+    @property
+    def rates(self) -> tuple[Fraction, ...]:
+        """Success rate of each task."""
+        return tuple(Fraction(c, n) for c, n in zip(self.successes, self.samples, strict=True))
+
+    @property
+    def setting(self) -> str:
+        """How it was sampled, in a word or two."""
+        if self.temperature is None:
+            return "script"
+        return "greedy" if self.temperature == 0 else f"T {self.temperature:g}"
+
+    def passes(self) -> dict[int, tuple[float, float]]:
+        """pass@k and pass^k by k, for every k up to the fewest episodes of a task, over the tasks."""
+        return _passes(self.samples, self.successes)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "label": self.label,
+            "split": self.split,
             "policy_version": self.policy_version,
             "fingerprint": self.fingerprint,
-            "independent_scorer": self.is_independent,
-            "score": _interval_json(self.score),
-            "success": _interval_json(self.success),
+            "temperature": self.temperature,
+            "group_size": self.group_size,
+            "scorer": self.judge.scorer,
+            "independence": self.judge.independence,
+            "success_threshold": self.judge.success_threshold,
+            "score": interval_json(self.score),
+            "success": interval_json(self.success),
+            "agreement": self.agreement.as_json(),
             "metrics": dict(self.metrics),
             "seconds": self.seconds,
             "tasks": [
@@ -62,120 +113,140 @@ class Evaluation:
             ],
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """What `as_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        tasks = content["tasks"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The paired difference of two evaluations on the same tasks."""
+        def by_task(key: str) -> tuple[Any, ...]:
+            return tuple(task[key] for task in tasks)
 
-    before: str
-    after: str
-    difference: Interval
-    num_fixed: int
-    num_broken: int
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "before": self.before, "after": self.after, "difference": _interval_json(self.difference),
-            "num_fixed": self.num_fixed, "num_broken": self.num_broken,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationReport:
-    """Evaluations of several policies on the same held-out tasks and seeds, and how the last compares to the others."""
-
-    evaluations: tuple[Evaluation, ...]
-    comparisons: tuple[Comparison, ...]
-    path: Path
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "format": 1,
-            "evaluations": [evaluation.as_json() for evaluation in self.evaluations],
-            "comparisons": [comparison.as_json() for comparison in self.comparisons],
-        }
-
-    def write(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Write the report, and what was played for it as `held_out` episodes of the run, under the report's number."""
-        self.path.write_text(json.dumps(self.as_json(), indent=1) + "\n", "utf-8")
-        tracker = LocalTracker(self.path.parent.parent)
-        tracker.log_groups(int(self.path.stem.rpartition("-")[2]), groups, split="held_out")
-        tracker.close()
+        return cls(
+            name=content["name"],
+            label=content["label"],
+            split=content["split"],
+            policy_version=content["policy_version"],
+            fingerprint=content["fingerprint"],
+            temperature=content["temperature"],
+            group_size=content["group_size"],
+            judge=Judge(
+                scorer=content["scorer"],
+                independence=content["independence"],
+                success_threshold=content["success_threshold"],
+            ),
+            task_ids=by_task("id"),
+            scores=by_task("score"),
+            successes=by_task("successes"),
+            samples=by_task("samples"),
+            rewards=by_task("reward"),
+            completions=by_task("completion"),
+            turns=by_task("turns"),
+            metrics=content["metrics"],
+            score=Interval(**content["score"]),
+            success=Interval(**content["success"]),
+            agreement=_agreement(content["agreement"]),
+            seconds=content["seconds"],
+        )
 
 
-def _interval_json(interval: Interval) -> dict[str, float]:
+def _agreement(content: Mapping[str, Any]) -> Agreement:
+    """What `Agreement.as_json` wrote."""
+    derived = ("num", "share", "culprits", "disagreements")
+    disagreements = (Disagreement(**{**one, "culprits": tuple(one["culprits"])}) for one in content["disagreements"])
+    return Agreement(
+        **{key: value for key, value in content.items() if key not in derived}, disagreements=tuple(disagreements)
+    )
+
+
+def interval_json(interval: Interval) -> dict[str, float]:
     return {"mean": interval.mean, "low": interval.low, "high": interval.high}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Which policy is evaluated, and how it plays."""
+
+    name: str
+    label: str
+    split: str
+    policy_version: int | None
+    fingerprint: str
+    temperature: float | None
+    group_size: int
+    done: Mapping[str, Mapping[int, Trajectory]] = field(default_factory=dict)
+    """By task and member: episodes that an interrupted evaluation left."""
+    keep: Callable[[Trajectory], None] | None = None
+    """As `GroupPlan.keep`."""
 
 
 async def evaluate(
     collector: Collector,
     tasks: Sequence[Task],
+    row: Row,
     *,
-    name: str,
-    split: str,
-    label: str,
-    group_size: int,
     sampling: Sampling,
-    success_threshold: float,
-    pass_k_values: Sequence[int],
+    judge: Judge,
     in_waves: bool,
-    version: int | None,
-    fingerprint: str,
-    has_scorer: bool,
+    attempt: str,
     seconds: Callable[[], float],
     prefix: str,
+    pass_k_values: Sequence[int] | None = None,
     kind_of: Callable[[Task], str] | None = None,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-    """Play `group_size` episodes of each task. Seeds depend on split, task and member only, so two policies meet the
-    same draws. Episodes lost to infrastructure are left out of every number and counted in `<prefix>/lost_rollouts`.
+    """Play `group_size` episodes of each task. Seeds follow from split, task (its place and id) and member alone, so two
+    policies meet the same draws, in whatever order they are played. Episodes lost to infrastructure are left out of every number and counted in
+    `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants every rollout under a
+    name of its own.
     """
     began = seconds()
     plans = [
-        GroupPlan(task=task, position=index, group_size=group_size, sampling=sampling, split=split, label=label)
+        GroupPlan(
+            task=task, position=index, group_size=row.group_size, sampling=sampling, split=row.split,
+            label=f"{row.label}@{attempt}", done=row.done.get(task.id, {}), keep=row.keep,
+        )
         for index, task in enumerate(tasks)
-    ]
+    ]  # fmt: skip
     groups = await collector.play_all(plans, in_waves=in_waves, on_group=on_group)
-    return (
-        summarize(
-            groups, name=name, success_threshold=success_threshold, pass_k_values=pass_k_values, version=version,
-            fingerprint=fingerprint, has_scorer=has_scorer, seconds=seconds() - began, prefix=prefix,
-            kind_of=kind_of,
-        ),
-        groups,
+    evaluation = summarize(
+        groups, row, judge=judge, seconds=seconds() - began, prefix=prefix, pass_k_values=pass_k_values,
+        kind_of=kind_of,
     )  # fmt: skip
+    return evaluation, groups
 
 
 def summarize(
     groups: Sequence[TrajectoryGroup],
+    row: Row,
     *,
-    name: str,
-    success_threshold: float,
-    pass_k_values: Sequence[int],
-    version: int | None,
-    fingerprint: str,
-    has_scorer: bool,
+    judge: Judge,
     seconds: float,
     prefix: str,
+    pass_k_values: Sequence[int] | None = None,
     kind_of: Callable[[Task], str] | None = None,
 ) -> Evaluation:
-    """Numbers of played groups; a task all of whose episodes were lost is left out. Raises ServiceError with none left."""
-    played = [group for group in groups if group.trajectories]
-    if not played:
+    """Numbers of played groups; a task all of whose episodes were lost is left out. Raises ServiceError with none left.
+
+    `pass_k_values` are the k of pass@k and pass^k, None every one; a k above the fewest episodes of a task is not defined,
+    and there is no metric of it.
+    """
+    known = [group for group in groups if group.trajectories]
+    if not known:
         raise ServiceError(
-            f"every episode of the evaluation {name!r} was lost to infrastructure, so there is nothing to sum up; the warnings "
-            "above say what failed."
+            f"every episode of the evaluation {row.name!r} was lost to infrastructure, so there is nothing to sum up; the "
+            "warnings above say what failed."
         )
     judged = [
         [t.score if t.score is not None else t.reward.total for t in g.trajectories if t.reward is not None]
-        for g in played
+        for g in known
     ]
-    successes = [sum(value >= success_threshold for value in values) for values in judged]
+    successes = [sum(value >= judge.success_threshold for value in values) for values in judged]
     samples = [len(values) for values in judged]
-    everything = [t for g in played for t in g.trajectories]
+    everything = [t for g in known for t in g.trajectories]
+    compared = agreement(everything, success_threshold=judge.success_threshold)
     rewards = [t.reward.total for t in everything if t.reward is not None]
-    completions = [fmean(t.outcome is Outcome.FINISHED for t in g.trajectories) for g in played]
-    turns = [fmean(len(t.turns) for t in g.trajectories) for g in played]
+    completions = [fmean(t.outcome is Outcome.FINISHED for t in g.trajectories) for g in known]
+    turns = [fmean(len(t.turns) for t in g.trajectories) for g in known]
     scores = [fmean(values) for values in judged]
     rates = [c / n for c, n in zip(successes, samples, strict=True)]
     metrics = {
@@ -185,63 +256,55 @@ def summarize(
         f"{prefix}/reward/min": min(rewards),
         f"{prefix}/reward/max": max(rewards),
         f"{prefix}/reward/zero_frac": fmean(reward == 0 for reward in rewards),
-        f"{prefix}/reward/num_prompts": float(len(played)),
+        f"{prefix}/reward/num_prompts": float(len(known)),
         f"{prefix}/reward/rollouts_per_prompt": fmean(samples),
-        f"{prefix}/reward/success_threshold": success_threshold,
+        f"{prefix}/reward/success_threshold": judge.success_threshold,
         f"{prefix}/reward/succeeded_rollouts": float(sum(successes)),
         f"{prefix}/reward/failed_rollouts": float(sum(samples) - sum(successes)),
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }
     if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
         metrics[f"{prefix}/tokens/response_mean"] = fmean(t.num_sampled_tokens for t in everything)
-    for k in pass_k_values:
-        if k <= min(samples):
-            pairs = list(zip(samples, successes, strict=True))
-            metrics[f"{prefix}/reward/pass_at_{k}"] = fmean(pass_at_k(n, c, k) for n, c in pairs)
-            metrics[f"{prefix}/reward/pass_power_{k}"] = fmean(pass_power_k(n, c, k) for n, c in pairs)
     if kind_of is not None:
         kinds: dict[str, list[float]] = {}
-        for group, rate in zip(played, rates, strict=True):
+        for group, rate in zip(known, rates, strict=True):
             kinds.setdefault(kind_of(group.task), []).append(rate)
         metrics |= {f"{prefix}/kind/{kind}/success": fmean(of_kind) for kind, of_kind in sorted(kinds.items())}
+    for k, (at_k, power_k) in _passes(samples, successes).items():
+        if pass_k_values is None or k in pass_k_values:
+            metrics |= {f"{prefix}/reward/pass_at_{k}": at_k, f"{prefix}/reward/pass_power_{k}": power_k}
     rng = random.Random(0)
     return Evaluation(
-        name=name,
-        policy_version=version,
-        fingerprint=fingerprint,
-        is_independent=has_scorer,
-        task_ids=tuple(g.task.id for g in played),
+        name=row.name,
+        label=row.label,
+        split=row.split,
+        policy_version=row.policy_version,
+        fingerprint=row.fingerprint,
+        temperature=row.temperature,
+        group_size=row.group_size,
+        judge=judge,
+        task_ids=tuple(g.task.id for g in known),
         scores=tuple(scores),
         successes=tuple(successes),
         samples=tuple(samples),
-        rewards=tuple(fmean(g.rewards) for g in played),
+        rewards=tuple(fmean(g.rewards) for g in known),
         completions=tuple(completions),
         turns=tuple(turns),
         metrics=metrics,
         score=bootstrap_mean(scores, rng=rng),
         success=bootstrap_mean(rates, rng=rng),
+        agreement=compared,
         seconds=seconds,
     )
 
 
-def compare(before: Evaluation, after: Evaluation) -> Comparison:
-    """Paired by task; tasks that only one of them has are left out. Raises ValueError when they share none."""
-    first = dict(zip(before.task_ids, _rates(before), strict=True))
-    second = dict(zip(after.task_ids, _rates(after), strict=True))
-    shared = [task_id for task_id in before.task_ids if task_id in second]
-    if not shared:
-        raise ValueError(f"{before.name!r} and {after.name!r} have no task in common, so they cannot be compared")
-    return Comparison(
-        before=before.name,
-        after=after.name,
-        difference=paired_difference([first[i] for i in shared], [second[i] for i in shared], rng=random.Random(0)),
-        num_fixed=sum(second[i] > first[i] for i in shared),
-        num_broken=sum(second[i] < first[i] for i in shared),
-    )
-
-
-def _rates(evaluation: Evaluation) -> list[float]:
-    return [c / n for c, n in zip(evaluation.successes, evaluation.samples, strict=True)]
+def _passes(samples: Sequence[int], successes: Sequence[int]) -> dict[int, tuple[float, float]]:
+    pairs = list(zip(samples, successes, strict=True))
+    return {
+        k: (fmean(pass_at_k(n, c, k) for n, c in pairs), fmean(pass_power_k(n, c, k) for n, c in pairs))
+        for k in range(1, min(samples) + 1)
+    }

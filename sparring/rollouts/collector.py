@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
@@ -39,6 +39,11 @@ class GroupPlan:
     split: str = "train"
     label: str = ""
     """Tells plans of the same task apart, e.g. the step of a validation."""
+    done: Mapping[int, Trajectory] = field(default_factory=dict)
+    """Members that were played before, by number: they stay as they are."""
+    keep: Callable[[Trajectory], None] | None = None
+    """Called with each episode that is judged, before the ledger says that it is over: what it writes down is not played
+    again after a crash."""
 
     def rollout_id(self, member: int, attempt: int) -> str:
         return f"{self.split}/{self.label or self.position}/{self.task.id}/{member}.{attempt}"
@@ -108,6 +113,22 @@ class Collector:
         self._clock = clock
         self._sleep = sleep
 
+    def playing(
+        self, engine: MessageEngine, *, introduce: Callable[[Task, str], Awaitable[None]] | None = None
+    ) -> Collector:
+        """The same episodes (agent, judges, other policies, ledger) with another main policy. `introduce` is told each task,
+        and the id of the session that will play it, before its episode begins. To close is this one's business."""
+        other = copy.copy(self)
+        other._engine, other._chat = engine, None
+        if introduce is not None:
+
+            async def introduced(task: Task, session: AnySession) -> AgentResult:
+                await introduce(task, session.id)
+                return await self._agent(task, session)
+
+            other._agent = introduced
+        return other
+
     async def aclose(self) -> None:
         """Close the agent and the engines of further policies; the one of the policy in training belongs to whoever made
         it."""
@@ -122,10 +143,11 @@ class Collector:
 
         A training group of which fewer than two members remain (one, for groups of one) has no trajectories.
         """
-        sessions = [plan.rollout_id(member, 0) for member in range(plan.group_size)]
+        missing = [member for member in range(plan.group_size) if member not in plan.done]
+        sessions = [plan.rollout_id(member, 0) for member in missing]
         # All before any plays: a deterministic engine then waits for the whole wave before its first round.
         self._announce(sessions, will_ask=True)
-        members = [asyncio.ensure_future(self.play_episode(plan, member)) for member in range(plan.group_size)]
+        members = [asyncio.ensure_future(self.play_episode(plan, member)) for member in missing]
         try:
             played = await asyncio.gather(*members)
         except BaseException:
@@ -133,7 +155,8 @@ class Collector:
             self._announce(sessions, will_ask=False)
             self._give_up(plan, members)
             raise
-        kept = tuple(trajectory for trajectory in played if trajectory is not None)
+        by_member = {**plan.done, **dict(zip(missing, played, strict=True))}
+        kept = tuple(one for _, one in sorted(by_member.items()) if one is not None)
         lost = plan.group_size - len(kept)
         if plan.split == "train" and len(kept) < min(2, plan.group_size):
             for trajectory in kept:
@@ -268,7 +291,7 @@ class Collector:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 reward = own_reward if own_reward is not None else await self._rewarded(trajectory)
-                judged = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+                found = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
         except TimeoutError:
             waited = f"reward and scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s"
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, waited)
@@ -281,8 +304,8 @@ class Collector:
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
             raise
-        score = None if judged is None else judged.value
-        parts = {} if judged is None else judged.parts
+        score = None if found is None else found.value
+        parts = {} if found is None else found.parts
         result = {
             "outcome": trajectory.outcome,
             "reward": reward.total,
@@ -290,12 +313,15 @@ class Collector:
             "score": score,
             "score_parts": dict(parts),
         }
+        judged = replace(trajectory, reward=reward, score=score, score_parts=parts)
+        if plan.keep is not None:
+            plan.keep(judged)
         self._ledger.advance_nowait(trajectory.id, RolloutState.SCORED, result=result)
         if plan.split == "train":
             self._ledger.advance_nowait(trajectory.id, RolloutState.ADMITTED)
         else:
             self._ledger.advance_nowait(trajectory.id, RolloutState.EVALUATED)
-        return replace(trajectory, reward=reward, score=score, score_parts=parts)
+        return judged
 
     async def _rewarded(self, trajectory: Trajectory) -> Reward:
         if self._reward is None:

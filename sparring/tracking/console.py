@@ -59,11 +59,19 @@ class IntervalLike(Protocol):
     def high(self) -> float: ...
 
 
+class AgreementLike(Protocol):
+    @property
+    def share(self) -> float | None: ...
+
+
 class EvaluationLike(Protocol):
     """What `evaluated` shows of an evaluation."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def setting(self) -> str: ...
 
     @property
     def task_ids(self) -> Sequence[str]: ...
@@ -76,6 +84,9 @@ class EvaluationLike(Protocol):
 
     @property
     def rewards(self) -> Sequence[float]: ...
+
+    @property
+    def agreement(self) -> AgreementLike: ...
 
     @property
     def seconds(self) -> float: ...
@@ -183,10 +194,12 @@ class Console:
         )
 
     def evaluated(self, evaluation: EvaluationLike) -> None:
-        rewards = evaluation.rewards
+        rewards, share = evaluation.rewards, evaluation.agreement.share
+        agrees = "" if share is None else f"  reward agrees with scorer on {share:.0%}"
         self._print(
-            f"{evaluation.name}: success {interval(evaluation.success)}  score {interval(evaluation.score)}  "
-            f"reward {sum(rewards) / len(rewards):.3f}  ({len(evaluation.task_ids)} tasks, {evaluation.seconds:.1f} s)"
+            f"{evaluation.name} ({evaluation.setting}): success {interval(evaluation.success)}  "
+            f"score {interval(evaluation.score)}  reward {sum(rewards) / len(rewards):.3f}{agrees}  "
+            f"({len(evaluation.task_ids)} tasks, {evaluation.seconds:.1f} s)"
         )
 
     def warned(self, problems: Sequence[ConfigProblem]) -> None:

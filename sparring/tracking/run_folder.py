@@ -32,6 +32,10 @@ from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = "run.toml", "manifest.json", "status.json", "stop", "pause", "lock"
 FIXTURES = "fixtures"
+WARM_START = "warm_start"
+"""Name of the checkpoint that RL starts from, beside the numbered ones."""
+UNDER_WAY = ".part"
+"""What the folder of an evaluation under way ends with."""
 _LARGE_BYTES = 64 * 2**20
 """Files from this size on are linked and not copied; their sha256 is in the manifest all the same."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
@@ -119,11 +123,15 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def next_evaluation_path(self) -> Path:
-        """Where the next evaluation on held-out tasks goes: evaluations/held_out-001.json and so on."""
-        folder = self.path / "evaluations"
-        folder.mkdir(exist_ok=True)
-        return folder / f"held_out-{_next_number(folder, 'held_out', '.json'):03}.json"
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    def next_evaluation_path(self, stem: str = "held_out") -> Path:
+        """Where the next evaluation goes: evaluations/held_out-001.json and so on, past those under way too."""
+        self.evaluations.mkdir(exist_ok=True)
+        numbers = [_next_number(self.evaluations, stem, suffix) for suffix in (".json", UNDER_WAY)]
+        return self.evaluations / f"{stem}-{max(numbers):03}.json"
 
     @contextmanager
     def held_for_training(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     Raises DataError naming file and line of what is no trajectory.
     """
     return [
-        _trajectory(row, transitions.get(row["id"], ()), where)
+        trajectory_of(row, transitions.get(row["id"], ()), where)
         for file in trajectory_files(path)
         for transitions in [_transitions(file.parent.parent / "environment" / file.name)]
         for where, row in rows(file)
@@ -60,7 +60,8 @@ def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
     return found
 
 
-def _trajectory(row: Mapping[str, Any], transitions: Any, where: str) -> Trajectory:
+def trajectory_of(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:
+    """One stored episode with the environment's own log of it. Raises DataError, which says where it is."""
     try:
         task, reward = row["task"], row["reward"]
         return Trajectory(

@@ -13,7 +13,7 @@ from sparring.checks import foothold, weights
 from sparring.checks.baseline import Played, model_baseline
 from sparring.checks.subject import Subject
 from sparring.config import load_config
-from sparring.evaluation.evaluation import summarize
+from sparring.evaluation.evaluation import Judge, Row, summarize
 from sparring.findings import Finding, Severity
 from sparring.ledger import Ledger
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup, Weights
@@ -106,10 +106,11 @@ def played(scores: list[float]) -> Played:
         for index, score in enumerate(scores)
     )  # fmt: skip
     group = TrajectoryGroup(task=task, trajectories=trajectories)
-    evaluation = summarize(
-        [group], name="m", success_threshold=1.0, pass_k_values=(1,), version=None, fingerprint="f", has_scorer=True,
-        seconds=1.0, prefix="check",
+    row = Row(
+        name="m", label="m", split="validation", policy_version=None, fingerprint="f", temperature=1.0, group_size=len(scores),
     )  # fmt: skip
+    judge = Judge(scorer="s:score", independence="scorer", success_threshold=1.0)
+    evaluation = summarize([group], row, judge=judge, seconds=1.0, prefix="check")
     return Played(evaluation=evaluation, trajectories=trajectories)
 
 

@@ -1,0 +1,137 @@
+"""Whether a scorer is a judge of its own, or the reward under another name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+from sparring.protocols import RewardFunction, Scorer
+
+Independence: TypeAlias = Literal["scorer", "none", "shares code with the reward"]
+"""Who judges: a scorer of its own; nobody but the reward; a scorer that runs code which the reward runs too."""
+
+_OURS = ("sparring.rewards.", "sparring.scorers.", "sparring.environments.suites.", "sparring.environments.adapters.")
+"""Where Sparring itself holds rules of judgement; the rest of it is as neutral as Python's own library."""
+
+
+def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Independence:
+    """How far a scorer stands apart from the reward; agents that reward themselves have no reward function, which is None."""
+    if scorer is None:
+        return "none"
+    return "shares code with the reward" if shared_code(reward, scorer) else "scorer"
+
+
+def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...]:
+    """Names of the functions that both may run, as `module.name`, in order.
+
+    Both are followed through what they call: functions and classes of the recipe's own modules that they name, what closures,
+    defaults and bound arguments hold, what methods use of their object. A function that both reach is shared, and so is one
+    made twice by the same maker (`json_exact(...)` for both). Python's own and installed libraries and constants may be
+    shared; imports within a function are not followed.
+    """
+    if reward is None:
+        return ()
+    first, second = _reached(reward), _reached(scorer)
+    return tuple(sorted(first[code] for code in first.keys() & second.keys()))
+
+
+def _reached(function: Any) -> dict[types.CodeType, str]:
+    """The code that holds rules and may run when this function is called, with its name."""
+    found: dict[types.CodeType, str] = {}
+    seen: set[tuple[int, int]] = set()
+    waiting: list[tuple[Any, Any]] = [(function, None)]
+    kept: list[Any] = []  # an id is an object's own only as long as it lives
+    while waiting:
+        one, owner = waiting.pop()
+        if (id(one), id(owner)) in seen:
+            continue
+        seen.add((id(one), id(owner)))
+        kept.append(one)
+        if isinstance(one, types.FunctionType):
+            plain = inspect.unwrap(one)
+            waiting += [(value, None) for value in _closure(one)]
+            if isinstance(plain, types.FunctionType) and _judges(plain.__module__):
+                found[plain.__code__] = f"{plain.__module__}.{plain.__qualname__}"
+                waiting += _used(plain, owner)
+        else:
+            waiting += _within(one)
+    return found
+
+
+def _within(value: Any) -> list[tuple[Any, Any]]:
+    """What may run of a value that is no plain function, each with the object that it is a method of."""
+    if isinstance(value, types.MethodType):
+        return [(value.__func__, value.__self__)]
+    if isinstance(value, functools.partial):
+        return [(part, None) for part in (value.func, *value.args, *value.keywords.values())]
+    if isinstance(value, tuple | list | set | frozenset):
+        return [(part, None) for part in value]
+    if isinstance(value, Mapping):
+        return [(part, None) for part in value.values()]
+    if isinstance(value, type):
+        return [(method, None) for method in _methods(value)] if _judges(value.__module__) else []
+    called = inspect.getattr_static(type(value), "__call__", None)
+    return [(called, value)] if _judges(type(value).__module__) and called is not None else []
+
+
+def _used(function: types.FunctionType, owner: Any) -> list[tuple[Any, Any]]:
+    """The globals that a function names, as attributes of modules too, and what it names of the object it belongs to."""
+    found: list[tuple[Any, Any]] = []
+    names = set(_names(function.__code__))
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType) and _judges(value.__name__):
+            found += [(vars(value)[part], None) for part in names if part in vars(value)]
+        elif not isinstance(value, types.ModuleType):
+            found.append((value, None))
+        if owner is not None and (held := inspect.getattr_static(owner, name, None)) is not None:
+            found.append((_function_of(held), owner))
+    return found
+
+
+def _closure(function: types.FunctionType) -> list[Any]:
+    """What a function holds apart from globals: closure, defaults, and what it wraps."""
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:
+            continue  # not filled yet
+    return held
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that a function and those within it look up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _methods(kind: type) -> Iterator[types.FunctionType]:
+    """Written ones: those that `dataclass` and its like generate are no one's rule."""
+    for base in kind.__mro__:
+        for value in vars(base).values() if _judges(base.__module__) else ():
+            function = inspect.unwrap(_function_of(value))
+            if isinstance(function, types.FunctionType) and function.__code__.co_filename != "<string>":
+                yield function
+
+
+def _function_of(value: Any) -> Any:
+    if isinstance(value, staticmethod | classmethod):
+        return value.__func__
+    return value.fget if isinstance(value, property) else value
+
+
+def _judges(module: str | None) -> bool:
+    """Whether code of this module may hold a rule of judgement: a recipe's own, or one of Sparring's that does."""
+    if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return False
+    if module.partition(".")[0] == "sparring":
+        return module.startswith(_OURS)
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return "site-packages" not in file and "dist-packages" not in file

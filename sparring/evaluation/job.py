@@ -1,0 +1,228 @@
+"""An evaluation under way: its episodes are on disk as they finish, so that one that was killed goes on where it was.
+
+    evaluations/held_out-003.part/
+        job.json        what is played: overrides, policies, temperatures, a digest of the tasks, when it was started
+        episodes.jsonl  one finished episode a line: {"label", "trajectory", "transitions"}
+        lock            held by the process that plays it
+
+When all is played it becomes evaluations/held_out-003.json with trajectories/held_out-3.jsonl, and the folder goes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Self, final
+
+from sparring.errors import DataError, UsageError
+from sparring.evaluation.policies import Policy, PolicyKind
+from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.ledger.states import FINAL_STATES
+from sparring.tracking import RunFolder
+from sparring.tracking.encode import encode_line
+from sparring.tracking.local import task_json, trajectory_json
+from sparring.tracking.run_folder import UNDER_WAY
+from sparring.tracking.stored import rows, trajectory_of
+from sparring.types import Task, Trajectory
+
+FORMAT = 1
+SPLIT = "held_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an evaluation plays, so that another process can go on with it."""
+
+    overrides: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    temperatures: tuple[float, ...] | None
+    """None: greedy and as the recipe serves."""
+    api_key_env: str | None
+    tasks: str = ""
+    """Digest of the tasks; empty until they are loaded."""
+    fingerprints: Mapping[str, str] | None = None
+    """Of the policies that have played, by name."""
+    starts: tuple[str, ...] = ()
+    """What tells this evaluation's rollouts apart in the ledger, one for each time that it was started."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT, "overrides": list(self.overrides), "policies": [one.as_json() for one in self.policies],
+            "temperatures": self.temperatures, "api_key_env": self.api_key_env, "tasks": self.tasks,
+            "fingerprints": dict(self.fingerprints or {}), "starts": list(self.starts),
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises DataError for a file that is no plan."""
+        try:
+            content = json.loads(path.read_text("utf-8"))
+            if content["format"] != FORMAT:
+                raise DataError(f"{path} has format {content['format']!r}, this version reads {FORMAT}; evaluate anew.")
+            policies = [Policy(**{**one, "kind": PolicyKind(one["kind"])}) for one in content["policies"]]
+            temperatures = content["temperatures"]
+            return cls(
+                overrides=tuple(content["overrides"]), policies=tuple(policies),
+                temperatures=None if temperatures is None else tuple(temperatures), api_key_env=content["api_key_env"],
+                tasks=content["tasks"], fingerprints=content["fingerprints"], starts=tuple(content["starts"]),
+            )  # fmt: skip
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DataError(f"{path} does not say what is evaluated ({error!r}); delete its folder.") from error
+
+
+@final
+class Job:
+    """One evaluation's folder, held by this process until `close`."""
+
+    def __init__(self, folder: Path, plan: Plan, lock: IO[str]) -> None:
+        """By `new` or `interrupted`."""
+        self.folder, self.plan, self._lock = folder, plan, lock
+        self.start = str(time.time_ns())
+        """Tells rollouts of this process apart from those of one before."""
+        self.episodes: dict[str, dict[str, dict[int, Trajectory]]] = {}
+        """What was played before, by label, task and member."""
+        self._file: IO[bytes] | None = None
+
+    @classmethod
+    def new(cls, run: RunFolder, plan: Plan) -> Self:
+        while True:
+            folder = run.next_evaluation_path().with_suffix(UNDER_WAY)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue  # another process was faster
+            job = cls(folder, plan, _held(folder))
+            job._write(plan)
+            return job
+
+    @classmethod
+    def interrupted(cls, run: RunFolder) -> Self:
+        """The newest that is not over. Raises UsageError where there is none, or another process plays it."""
+        plans = run.evaluations.glob(f"{SPLIT}-*{UNDER_WAY}/job.json")
+        folders = sorted((plan.parent for plan in plans), key=lambda folder: (len(folder.name), folder.name))
+        if not folders:
+            raise UsageError(f"{run.path} has no evaluation that was interrupted; leave --resume out.")
+        folder = folders[-1]
+        lock = _held(folder)
+        try:
+            return cls(folder, Plan.read(folder / "job.json"), lock)
+        except DataError:
+            lock.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """Where the report goes."""
+        return self.folder.with_suffix(".json")
+
+    @property
+    def num_kept(self) -> int:
+        return sum(len(members) for tasks in self.episodes.values() for members in tasks.values())
+
+    def begin(self, tasks: Sequence[Task], ledger: Ledger) -> None:
+        """Take up what was played before, and account for what was cut off. Raises DataError when the tasks are others."""
+        digest = hashlib.sha256(b"".join(encode_line(task_json(task)) for task in tasks)).hexdigest()
+        if self.plan.tasks not in ("", digest):
+            raise DataError(
+                f"{self.folder} was begun on other tasks than the run's held-out ones are now; put the data back as it was, or "
+                f"evaluate anew (and delete {self.folder})."
+            )
+        known = self._read()
+        for trajectory, label in known:
+            self.episodes.setdefault(label, {}).setdefault(trajectory.task.id, {})[trajectory.attempt] = trajectory
+        _settle(ledger, set(self.plan.starts), {trajectory.id for trajectory, _ in known})
+        self._write(replace(self.plan, tasks=digest, starts=(*self.plan.starts, self.start)))
+        self._file = (self.folder / "episodes.jsonl").open("ab")
+
+    def plays(self, name: str, fingerprint: str) -> None:
+        """A policy is about to play. Raises DataError when others than before go by this name."""
+        known = dict(self.plan.fingerprints or {})
+        if known.setdefault(name, fingerprint) != fingerprint:
+            raise DataError(
+                f"{name!r} is {fingerprint}, but {self.folder} was begun with {known[name]}; evaluate anew (and delete "
+                f"{self.folder})."
+            )
+        self._write(replace(self.plan, fingerprints=known))
+
+    def keep(self, label: str) -> Callable[[Trajectory], None]:
+        """What writes an episode down. It is with the system when this returns: killing the process does not lose it."""
+
+        def write(trajectory: Trajectory) -> None:
+            assert self._file is not None
+            line = {"label": label, "trajectory": trajectory_json(trajectory), "transitions": trajectory.transitions}
+            self._file.write(encode_line(line))
+            self._file.flush()
+
+        return write
+
+    def over(self) -> None:
+        """The report is written: what was kept for another process may go."""
+        shutil.rmtree(self.folder)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder, and of all where nothing was played."""
+        file = self.folder / "episodes.jsonl"
+        if self._file is not None:
+            self._file.close()
+        if not file.exists() or not file.stat().st_size:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+    def _read(self) -> list[tuple[Trajectory, str]]:
+        file = self.folder / "episodes.jsonl"
+        if not file.exists():
+            return []
+        # A process that was killed may have left half a line.
+        content = file.read_bytes()
+        if not content.endswith(b"\n"):
+            file.write_bytes(content[: content.rfind(b"\n") + 1])
+        try:
+            return [
+                (trajectory_of(row["trajectory"], row["transitions"], where), row["label"]) for where, row in rows(file)
+            ]
+        except LookupError as error:
+            raise DataError(f"{file} lacks {error}; it is damaged: evaluate anew, and delete its folder.") from error
+
+    def _write(self, plan: Plan) -> None:
+        self.plan = plan
+        temporary = self.folder / ".job.json"
+        temporary.write_text(json.dumps(plan.as_json(), indent=1) + "\n", "utf-8")
+        temporary.replace(self.folder / "job.json")
+
+
+def _held(folder: Path) -> IO[str]:
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise UsageError(f"{folder} is being played by another process; wait for it.") from error
+    return lock
+
+
+def _settle(ledger: Ledger, starts: set[str], kept: set[str]) -> None:
+    """Bring the ledger up to what the episodes say, which are written first."""
+    path = (
+        RolloutState.LEASED,
+        RolloutState.RUNNING,
+        RolloutState.FINISHED,
+        RolloutState.SCORED,
+        RolloutState.EVALUATED,
+    )
+    for rollout in ledger.rollouts(split=SPLIT) if starts else ():
+        if rollout.state in FINAL_STATES or rollout.id.split("/")[1].rpartition("@")[2] not in starts:
+            continue
+        if rollout.id in kept:
+            begun = 0 if rollout.state is RolloutState.PLANNED else path.index(rollout.state) + 1
+            for state in path[begun:]:
+                ledger.advance_nowait(rollout.id, state)
+        else:
+            detail = "the evaluation was interrupted"
+            ledger.advance_nowait(rollout.id, RolloutState.DISCARDED, reason=DiscardReason.REWOUND, detail=detail)

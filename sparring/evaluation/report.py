@@ -1,0 +1,85 @@
+"""The file of an evaluation: every policy that played the same tasks, and how they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparring.errors import DataError
+from sparring.evaluation.comparison import Comparison, compare
+from sparring.evaluation.evaluation import Evaluation
+from sparring.tracking import LocalTracker
+from sparring.types import TrajectoryGroup
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationReport:
+    """Evaluations on the same tasks and seeds, and how the last policy compares to each other one at equal settings."""
+
+    evaluations: tuple[Evaluation, ...]
+    comparisons: tuple[Comparison, ...]
+    path: Path
+    rescored: Mapping[str, str] | None = None
+    """Of stored episodes that were judged anew: which, and by whom."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            **({} if self.rescored is None else {"rescored": dict(self.rescored)}),
+            "evaluations": [evaluation.as_json() for evaluation in self.evaluations],
+            "comparisons": [comparison.as_json() for comparison in self.comparisons],
+        }
+
+    def write(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Write the report, and the episodes that it is about under its name and number, the report last."""
+        split, _, number = self.path.stem.rpartition("-")
+        tracker = LocalTracker(self.path.parent.parent)
+        tracker.log_groups(int(number), groups, split=split)
+        tracker.close()
+        self.path.parent.mkdir(exist_ok=True)
+        temporary = self.path.with_name(f".{self.path.name}.part")
+        temporary.write_text(json.dumps(self.as_json(), indent=1) + "\n", "utf-8")
+        temporary.replace(self.path)
+
+
+def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
+    """The policy that comes last against each other one, at its settings; what nothing was sampled for is compared at each.
+    Rows without a task in common are left out."""
+    last = [one for one in evaluations if one.name == evaluations[-1].name]
+    pairs = [
+        (before, after)
+        for after in last
+        for before in evaluations
+        if before.name != after.name and (before.temperature in (None, after.temperature) or after.temperature is None)
+    ]
+    return tuple(
+        compare(before, after) for before, after in pairs if not set(before.task_ids).isdisjoint(after.task_ids)
+    )
+
+
+def read_report(path: Path) -> EvaluationReport:
+    """A report that was written, or a validation, which is one evaluation. Raises DataError for anything else."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; name an evaluation of a run, evaluations/*.json.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as JSON: {error}. Name an evaluation of a run.") from error
+    try:
+        known = content["format"]
+        if known != FORMAT:
+            raise DataError(f"{path} has format {known!r}, this version reads format {FORMAT}; evaluate the run again.")
+        rows = content.get("evaluations", [content])
+        return EvaluationReport(
+            evaluations=tuple(map(Evaluation.from_json, rows)),
+            comparisons=tuple(map(Comparison.from_json, content.get("comparisons", ()))),
+            path=path,
+            rescored=content.get("rescored"),
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: {error!r}; this is no evaluation as `sparring` writes them.") from error

@@ -1,0 +1,131 @@
+"""Stored episodes judged anew by another scorer: no model, nothing is played."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sparring.config import Config
+from sparring.errors import DataError, InfrastructureError, ServiceError
+from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
+from sparring.evaluation.independence import independence
+from sparring.evaluation.report import EvaluationReport, comparisons, read_report
+from sparring.plugins import load_object
+from sparring.protocols import Scorer
+from sparring.scorers import evaluate_score
+from sparring.tracking import RunFolder
+from sparring.tracking.stored import read_trajectories
+from sparring.types import Trajectory, TrajectoryGroup
+
+AT_ONCE = 8
+"""Episodes that are judged side by side, where a scorer waits for something."""
+
+
+def rescore(
+    run: RunFolder,
+    config: Config,
+    scorer: str,
+    *,
+    episodes: str | None = None,
+    on_episode: Callable[[int, int], object] = lambda _done, _total: None,
+) -> EvaluationReport:
+    """Judge the newest held-out evaluation anew, or the stored `episodes` (`held_out-2`, `validation-10`, `train-3`), and
+    write evaluations/rescored-001.json with trajectories/rescored-1.jsonl.
+
+    Raises DataError when there are none, UsageError for a scorer that cannot be loaded, ServiceError when its
+    infrastructure fails, RewardError when it says no number.
+    """
+    file = f"{scorer.partition(':')[0].replace('.', '/')}.py"
+    # A scorer that is being written lies where one works, the run's own in its folder.
+    function: Scorer = load_object(scorer, beside=Path.cwd() if Path(file).is_file() else run.path)
+    named = config.reward.reward
+    reward = None if named is None else load_object(named, beside=run.path)
+    judge = Judge(
+        scorer=scorer,
+        independence=independence(reward, function),
+        success_threshold=config.evaluation.success_threshold,
+    )
+    name = episodes or newest(run)
+    path = run.path / "trajectories" / f"{name}.jsonl"
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in path.parent.glob("*.jsonl"))) or "none"
+        raise DataError(f"{run.path} has no episodes {name!r}; it has {there}.")
+    began = time.monotonic()
+    judged = asyncio.run(_judged(function, read_trajectories(path), on_episode))
+    seconds, played, evaluations = time.monotonic() - began, [], []
+    for row in _rows(run, name, judged):
+        groups = _groups(row, judged)
+        played += groups
+        prefix = "val" if row.split == "validation" else "eval"
+        evaluations.append(summarize(groups, row, judge=judge, seconds=seconds, prefix=prefix))
+    report = EvaluationReport(
+        evaluations=tuple(evaluations), comparisons=comparisons(evaluations),
+        path=run.next_evaluation_path("rescored"), rescored={"episodes": name, "scorer": scorer},
+    )  # fmt: skip
+    report.write(played)
+    return report
+
+
+def newest(run: RunFolder) -> str:
+    """The name of the newest held-out evaluation, `held_out-3`. Raises DataError when there is none."""
+    numbers = [int(path.stem.rpartition("-")[2]) for path in run.evaluations.glob("held_out-*.json")]
+    if not numbers:
+        raise DataError(f"{run.path} has no held-out evaluation yet; `sparring eval {run.path}` makes one.")
+    return f"held_out-{max(numbers)}"
+
+
+async def _judged(
+    scorer: Scorer, trajectories: Sequence[Trajectory], on_episode: Callable[[int, int], object]
+) -> list[Trajectory]:
+    slots, num_done = asyncio.Semaphore(AT_ONCE), 0
+
+    async def judge(trajectory: Trajectory) -> Trajectory:
+        nonlocal num_done
+        async with slots:
+            try:
+                score = await evaluate_score(scorer, trajectory)
+            except InfrastructureError as error:
+                raise ServiceError(f"the scorer could not judge {trajectory.id}: {error}") from error
+        num_done += 1
+        on_episode(num_done, len(trajectories))
+        return replace(trajectory, score=score.value, score_parts=score.parts)
+
+    return list(await asyncio.gather(*map(judge, trajectories)))
+
+
+def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list[Row]:
+    """What was played: the rows of a held-out evaluation, else one of all that is in the file."""
+    split, _, number = name.rpartition("-")
+    if split in ("held_out", "rescored"):
+        report = read_report(run.evaluations / f"{split}-{int(number):03}.json")
+        return [_row(one) for one in report.evaluations]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    if not turns:
+        raise DataError(f"{run.path}/trajectories/{name}.jsonl holds no turn, so there is nothing to judge.")
+    row = Row(
+        name=name, label="", split=split, policy_version=int(number), fingerprint=turns[0].fingerprint,
+        temperature=turns[0].sampling.temperature, group_size=1 + max(one.attempt for one in trajectories),
+    )  # fmt: skip
+    return [row]
+
+
+def _row(evaluation: Evaluation) -> Row:
+    return Row(
+        name=evaluation.name, label=evaluation.label, split=evaluation.split, policy_version=evaluation.policy_version,
+        fingerprint=evaluation.fingerprint, temperature=evaluation.temperature, group_size=evaluation.group_size,
+    )  # fmt: skip
+
+
+def _groups(row: Row, trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+    """The row's episodes by task, in the order of the file. An empty label takes all."""
+    by_task: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if not row.label or trajectory.id.split("/")[1].rpartition("@")[0] == row.label:
+            by_task.setdefault(trajectory.task.id, []).append(trajectory)
+    return [
+        TrajectoryGroup(task=one[0].task, trajectories=tuple(one), num_lost=max(0, row.group_size - len(one)))
+        for one in by_task.values()
+    ]

@@ -1,0 +1,121 @@
+"""Evaluations as tables for people: (title, columns, rows), and what must be said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from sparring.evaluation.across_runs import Compared
+from sparring.evaluation.comparison import Comparison
+from sparring.evaluation.evaluation import Evaluation
+from sparring.tracking.console import interval
+
+Table: TypeAlias = tuple[str, list[str], list[list[object]]]
+
+MOST_IDS = 12
+"""Task ids that a line names; the file has all."""
+MOST_CULPRITS = 4
+
+
+def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
+    """Success, score and what else a policy did, a row each."""
+    rows: list[list[object]] = [
+        [
+            one.name, one.setting, interval(one.success), interval(one.score), sum(one.rewards) / len(one.rewards),
+            sum(one.turns) / len(one.turns), f"{len(one.task_ids)} x {one.group_size}",
+        ]
+        for one in evaluations
+    ]  # fmt: skip
+    columns = ["policy", "sampled", "success", "score", "reward", "turns", "tasks"]
+    return f"{title}, judged by {_judges(evaluations)} (95 % intervals in brackets)", columns, rows
+
+
+def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
+    """pass@k and pass^k; None where every policy played each task once."""
+    repeated = [one for one in evaluations if one.group_size > 1]
+    if not repeated:
+        return None
+    largest = max(one.group_size for one in repeated)
+    shown = sorted({1, largest, *(2**power for power in range(1, largest.bit_length()) if 2**power <= largest)})
+    rows: list[list[object]] = []
+    for one in repeated:
+        passes = one.passes()
+        cells = [f"{passes[k][place]:.2f}" if k in passes else "" for place in (0, 1) for k in shown]
+        rows.append([one.name, one.setting, *cells])
+    columns = ["policy", "sampled", *(f"pass@{k}" for k in shown), *(f"pass^{k}" for k in shown)]
+    return "at least one of k right (pass@k), all of k right (pass^k)", columns, rows
+
+
+def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Table | None:
+    """Paired differences in success; None without any."""
+    if not comparisons:
+        return None
+    by_label = {one.label: one for one in evaluations}
+
+    def shown(label: str) -> str:
+        one = by_label.get(label)
+        return label if one is None else f"{one.name} ({one.setting})"
+
+    rows: list[list[object]] = [
+        [
+            f"{shown(one.after)} - {shown(one.before)}", interval(one.difference), p_value(one.p_value), len(one.fixed),
+            len(one.broken), len(one.unchanged), "" if one.tasks_needed is None else one.tasks_needed,
+        ]
+        for one in comparisons
+    ]  # fmt: skip
+    columns = ["comparison", "difference in success", "p", "fixed", "broken", "unchanged", "tasks to tell it"]
+    return "paired by task", columns, rows
+
+
+def across_table(rows: Sequence[Compared]) -> Table:
+    """Evaluations of several runs; each difference is to the first row that played the same tasks alike."""
+    cells: list[list[object]] = [
+        [
+            row.source, row.evaluation.name, row.evaluation.setting, row.evaluation.split,
+            interval(row.evaluation.success), interval(row.evaluation.score),
+            "" if row.difference is None else interval(row.difference.difference),
+            "" if row.difference is None else p_value(row.difference.p_value), len(row.evaluation.task_ids),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    columns = ["from", "policy", "sampled", "split", "success", "score", "to the first of its tasks", "p", "tasks"]
+    judges = _judges([row.evaluation for row in rows])
+    return f"side by side, judged by {judges} (95 % intervals in brackets)", columns, cells
+
+
+def p_value(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> list[str]:
+    """What qualifies the numbers: who judged, what was lost, which tasks changed."""
+    said = [f"note: {caveat}" for caveat in dict.fromkeys(one.judge.caveat for one in evaluations) if caveat]
+    judges = {(one.judge.scorer, one.judge.success_threshold) for one in evaluations}
+    if len(judges) > 1:
+        said.append("note: not all were judged alike, so the numbers of different judges do not compare")
+    for one in evaluations:
+        lost = next((int(value) for name, value in one.metrics.items() if name.endswith("/lost_rollouts")), 0)
+        if lost:
+            said.append(
+                f"note: {lost} episodes of {one.name} ({one.setting}) were lost to infrastructure; k above {min(one.samples)} "
+                "is not defined"
+            )
+    for one in evaluations:
+        if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):
+            at_fault = ", ".join(
+                f"{name} ({count})" for name, count in list(one.agreement.culprits.items())[:MOST_CULPRITS]
+            )
+            said.append(
+                f"{one.name} ({one.setting}): {one.agreement.summary()}" + (f"; {at_fault}" if at_fault else "")
+            )
+    for one in comparisons[-1:]:
+        for what, ids in (("fixed", one.fixed), ("broken", one.broken)):
+            if ids:
+                more = f", and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
+                said.append(f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}")
+    return said
+
+
+def _judges(evaluations: Sequence[Evaluation]) -> str:
+    names = dict.fromkeys(one.judge.scorer or "the training reward" for one in evaluations)
+    return " and ".join(names)

@@ -1,0 +1,369 @@
+"""Policies of every kind as rows of one table, resumed after a kill, and training that does not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from typer.testing import CliRunner, Result
+
+from sparring.cli import app
+from sparring.errors import DataError, ServiceError
+from sparring.ledger import Ledger, RolloutState
+from sparring.trainer import MultiTurnRLTrainer
+from sparring.training import checkpoints
+from tests.foreign import EXPERT, ExpertEndpoint, beside
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "schedule.max_steps=2", "schedule.val_every=1", "schedule.save_every=1", "evaluation.val_num_tasks=3",
+    "evaluation.eval_num_tasks=4", "batch.global_batch_size=2", "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true", "warm_start.num_demonstrations=4", "warm_start.steps=1",
+    "warm_start.batch_size=4",
+)  # fmt: skip
+
+
+def sparring(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), terminal_width=200)
+
+
+def evaluated(*arguments: str) -> dict[str, Any]:
+    result = sparring("eval", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "recipes" / "pointer_chase", "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    Path("toy/walker.py").write_text(EXPERT, "utf-8")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps with a checkpoint each."""
+    folder = tmp_path_factory.mktemp("runs")
+    overrides = [f"run.runs_dir={folder}", *SMALL]
+    result = MultiTurnRLTrainer(ROOT / "recipes" / "pointer_chase", overrides=overrides, quiet=True).train()
+    assert result is not None
+    return result.run
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with beside(ExpertEndpoint(Path("upstream")).start) as served:
+        yield served.base_url
+
+
+def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_without_torch(endpoint: str) -> None:
+    policies = ["expert", "constant:ans a", "script:walker:act", f"openai:walker@{endpoint}"]
+    named = [
+        "--json",
+        "evaluation.eval_num_tasks=24",
+        "evaluation.eval_temperature=1.0",
+        *(word for policy in policies for word in ("--policy", policy)),
+    ]
+    code = (
+        f"import sys; from sparring.cli import app\ntry: app(['eval', 'toy', *{named}])\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert out.stderr.splitlines()[-1] == "0 False", out.stderr
+    report = json.loads(out.stdout)
+    rows = {(one["name"], one["temperature"]): one for one in report["evaluations"]}
+    # Who samples does so greedily and as served; a script samples nothing.
+    assert list(rows) == [
+        ("expert", None), ("constant:ans a", None), ("script:walker:act", None),
+        (f"openai:walker@{endpoint}", 0.0), (f"openai:walker@{endpoint}", 1.0),
+    ]  # fmt: skip
+    assert rows["expert", None]["success"]["mean"] == 1.0
+    constant = rows["constant:ans a", None]
+    right = [task["id"] for task in constant["tasks"] if task["successes"]]
+    stored = lines(Path(report["path"]).parents[1] / "trajectories" / "held_out-1.jsonl")
+    answers = {one["task"]["id"]: one["task"]["fields"]["answer"] for one in stored}
+    assert right == [task_id for task_id, answer in answers.items() if answer == "a"]
+    # The last one, right everywhere, against the constant: what that had wrong is fixed.
+    (comparison,) = [
+        one for one in report["comparisons"] if one["before"] == constant["label"] and one["after"].endswith("greedy")
+    ]
+    assert comparison["fixed"] == [task_id for task_id in answers if task_id not in right]
+    assert (comparison["broken"], comparison["unchanged"]) == ([], right)
+
+
+def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Path) -> None:
+    for policy, said in (
+        ("besst", "give one of base, warm_start"), ("@7", "it has 000001, 000002, warm_start"), ("openai:m", "openai:MODEL@URL"),
+        ("constant:", "give one of base"),
+    ):  # fmt: skip
+        refused = sparring("eval", str(trained), "--policy", policy)
+        assert refused.exit_code in (2, 3)
+        assert said in " ".join(refused.output.split())
+    twice = sparring("eval", str(trained), "--policy", "tuned", "--policy", "tuned")
+    assert (twice.exit_code, "is named once" in twice.output) == (2, True)
+    hot = sparring("eval", str(trained), "--temperature", "3")
+    assert (hot.exit_code, "between 0 (greedy) and 2" in hot.output) == (2, True)
+    recipe = sparring("eval", "toy", "--policy", "tuned")
+    assert (recipe.exit_code, "is a recipe" in recipe.output) == (2, True)
+    unread = sparring("eval", str(trained), "--scorer", "a:b")
+    assert (unread.exit_code, "does not read --scorer" in unread.output) == (2, True)
+
+
+def test_checkpoints_of_several_runs_play_side_by_side_at_chosen_temperatures(trained: Path) -> None:
+    Path("runs").mkdir()
+    other = Path("runs/other")
+    shutil.copytree(trained, other, ignore=shutil.ignore_patterns("evaluations", "trajectories"))
+    report = evaluated(
+        str(trained), "--policy", "base", "--policy", "@1", "--policy", "other@2", "--policy", "tuned", "--temperature", "0.5",
+        "evaluation.eval_group_size=3",
+    )  # fmt: skip
+    rows = {one["name"]: one for one in report["evaluations"]}
+    assert [(name, row["policy_version"]) for name, row in rows.items()] == [
+        ("base", 0), ("@1", 1), ("other@2", 2), ("tuned", 2),
+    ]  # fmt: skip
+    assert {(row["temperature"], row["group_size"]) for row in rows.values()} == {(0.5, 3)}
+    # The same weights on the same tasks and seeds do the same, whatever they are called.
+    assert rows["other@2"]["fingerprint"] == rows["tuned"]["fingerprint"] != rows["base"]["fingerprint"]
+    assert rows["other@2"]["tasks"] == rows["tuned"]["tasks"]
+    # pass@k for every k up to the episodes a task, and no other.
+    names = [name for name in rows["tuned"]["metrics"] if "pass_at" in name]
+    assert names == [f"eval/reward/pass_at_{k}" for k in (1, 2, 3)]
+    refused = sparring("eval", str(trained), "evaluation.pass_k_values=[4]", "evaluation.eval_group_size=3")
+    assert (refused.exit_code, "pass@4 is not defined" in refused.output) == (2, True)
+
+
+SLOW_RECIPE = """
+[data]
+held_out = "world:tasks"
+[environment]
+target = "world:World"
+[reward]
+reward = "world:reward"
+scorer = "world:scorer"
+[evaluation]
+eval_group_size = 8
+[rollout]
+rollout_max_concurrency = 32
+[engine]
+type = "scripted"
+script = "world:act"
+"""
+SLOW_WORLD = """
+import asyncio, hashlib
+from sparring.environments import Environment
+from sparring.types import Task
+
+class World(Environment):
+    pass
+
+def tasks():
+    return [Task(id=f"t{n}", messages=({"role": "user", "content": f"{n}?"},)) for n in range(200)]
+
+async def act(messages):
+    await asyncio.sleep(0.002)
+    return "yes"
+
+def reward(trajectory):
+    return scorer(trajectory) / 2
+
+def scorer(trajectory):
+    # Right or wrong as task and member say: of eight members each task has others right.
+    drawn = hashlib.sha256(f"{trajectory.task.id}/{trajectory.attempt}".encode()).digest()[0]
+    return float(drawn < 64 + 16 * trajectory.attempt)
+"""
+
+
+def test_an_evaluation_that_is_killed_at_any_moment_goes_on_without_repeating_an_episode(tmp_path: Path) -> None:
+    Path("slow").mkdir()
+    Path("slow/recipe.toml").write_text(SLOW_RECIPE, "utf-8")
+    Path("slow/world.py").write_text(SLOW_WORLD, "utf-8")
+    whole = evaluated("slow")
+    run = Path("runs/killed")
+    shutil.copytree(Path(whole["path"]).parents[1], run, ignore=shutil.ignore_patterns("eval*", "traj*", "ledger*"))
+    rng, command = random.Random(11), [sys.executable, "-m", "sparring", "eval", str(run), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    episodes = run / "evaluations" / "held_out-001.part" / "episodes.jsonl"
+    num_before = 0
+    for attempt in range(3):
+        again = command if attempt == 0 else [*command, "--resume"]
+        process = subprocess.Popen(again, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        limit = num_before + rng.randint(1, 450)
+        while process.poll() is None and num_lines(episodes) < limit:
+            time.sleep(0.001)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        num_before = num_lines(episodes)
+    assert 0 < num_before < 1600
+    with episodes.open("ab") as file:  # half a line, as the system may leave one
+        file.write(b'{"label": "scrip')
+    report = evaluated(str(run), "--resume")
+    assert not episodes.parent.exists()
+    assert without_times(report) == without_times(whole)
+    with Ledger(run / "ledger.sqlite") as ledger:
+        assert ledger.verify() == []
+        played = Counter((one.task_id, one.attempt) for one in ledger.rollouts(state=RolloutState.EVALUATED))
+        unfinished = [
+            one for one in ledger.rollouts() if one.state not in (RolloutState.EVALUATED, RolloutState.DISCARDED)
+        ]
+    assert len(played) == 1600
+    assert set(played.values()) == {1}
+    assert unfinished == []
+    nothing = sparring("eval", str(run), "--resume")
+    assert (nothing.exit_code, "no evaluation that was interrupted" in nothing.output) == (2, True)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def without_times(report: dict[str, Any]) -> dict[str, Any]:
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in report["evaluations"]]
+    return {"evaluations": rows, "comparisons": report["comparisons"]}
+
+
+def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path("interrupted")
+    shutil.copytree(trained, run)
+    chosen = (
+        str(run),
+        "--policy",
+        "base",
+        "--policy",
+        "tuned",
+        "evaluation.eval_group_size=4",
+        "evaluation.eval_temperature=0.8",
+    )
+    whole = evaluated(*chosen)
+    from sparring.evaluation.job import Job
+
+    keep, num_kept = Job.keep, 0
+
+    def interrupting(job: Job, label: str) -> Any:
+        write = keep(job, label)
+
+        def writes(trajectory: Any) -> None:
+            nonlocal num_kept
+            num_kept += 1
+            if num_kept > 30:  # of 40: in the last part, between members of a group
+                raise ServiceError("the disk is full; make room")
+            write(trajectory)
+
+        return writes
+
+    monkeypatch.setattr(Job, "keep", interrupting)
+    full = sparring("eval", *chosen, "--json")
+    assert (full.exit_code, "--resume` goes on with it" in " ".join(full.output.split())) == (4, True)
+    monkeypatch.setattr(Job, "keep", keep)
+    given = sparring("eval", str(run), "--resume", "--policy", "base")
+    assert (given.exit_code, "resumed as it was begun" in given.output) == (2, True)
+    resumed = evaluated(str(run), "--resume")
+    assert without_times(resumed) == without_times(whole)
+    texts = [
+        [[message["content"] for message in one["messages"]] for one in lines(run / "trajectories" / name)]
+        for name in (
+            f"held_out-{int(Path(report['path']).stem.rpartition('-')[2])}.jsonl" for report in (whole, resumed)
+        )
+    ]
+    assert len(texts[0]) == 40
+    assert texts[0] == texts[1]
+    # Nor does it matter what plays beside what.
+    narrow = evaluated(*chosen, "rollout.rollout_max_concurrency=4")
+    assert without_times(narrow) == without_times(whole)
+
+
+def test_a_checkpoint_that_changed_under_an_interrupted_evaluation_is_refused(trained: Path) -> None:
+    from sparring.evaluation.job import Job, Plan
+    from sparring.evaluation.policies import read_policy
+    from sparring.tracking import RunFolder
+
+    run = Path("changed")
+    shutil.copytree(trained, run)
+    plan = Plan(overrides=(), policies=(read_policy("tuned"),), temperatures=None, api_key_env=None)
+    job = Job.new(RunFolder(run), plan)
+    with Ledger() as ledger:
+        job.begin((), ledger)
+    job.plays("tuned", "one")
+    with pytest.raises(DataError, match="was begun with one"):
+        job.plays("tuned", "another")
+    (job.folder / "episodes.jsonl").write_text("{}\n")
+    job.close()
+
+
+def test_validation_leaves_the_sampling_of_training_as_it_is_bit_for_bit(tmp_path: Path) -> None:
+    def trained_with(name: str, *overrides: str) -> Path:
+        settings = [
+            *SMALL,
+            "run.runs_dir=.",
+            "schedule.max_steps=3",
+            "warm_start.steps=10",
+            "batch.group_size=4",
+            *overrides,
+        ]
+        result = MultiTurnRLTrainer("toy", overrides=settings, name=name, quiet=True).train()
+        assert result is not None
+        return result.run
+
+    often = trained_with(
+        "often", "schedule.val_every=1", "evaluation.val_num_tasks=9", "evaluation.val_group_size=3",
+        "evaluation.val_temperature=0.9",
+    )  # fmt: skip
+    never = trained_with("never", "schedule.val_every=0", "evaluation.val_num_tasks=1")
+    for step in (1, 2, 3):
+        played = [
+            [
+                (one["id"], [(turn["token_ids"], turn["sampled_logprobs"]) for turn in one["turns"]])
+                for one in lines(run / "trajectories" / f"train-{step}.jsonl")
+            ]
+            for run in (often, never)
+        ]
+        assert played[0] == played[1]
+    weights = [
+        load_file(run / "checkpoints" / checkpoints.name_of(3) / "weights.safetensors") for run in (often, never)
+    ]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+
+def test_a_run_under_way_is_evaluated_from_another_process(tmp_path: Path) -> None:
+    trainer = MultiTurnRLTrainer(
+        "toy",
+        overrides=[*SMALL, "schedule.max_steps=100000", "schedule.val_every=0", "run.runs_dir=."],
+        name="going",
+        quiet=True,
+    )
+    trainer.train(wait=False)
+    run, deadline = Path("going"), time.monotonic() + 120
+    while not (run / "checkpoints" / "000002").is_dir():
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.05)
+    command = [sys.executable, "-m", "sparring", "eval", "going", "--policy", "tuned", "--temperature", "0", "--json"]
+    out = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    trainer.stop()
+    result = trainer.wait()
+    assert out.returncode == 0, out.stderr
+    (row,) = json.loads(out.stdout)["evaluations"]
+    assert 2 <= row["policy_version"] <= result.step
+    assert len(row["tasks"]) == 4
+    with Ledger(run / "ledger.sqlite") as ledger:
+        assert ledger.verify() == []
+        assert ledger.counts("held_out")["evaluated"] == 4
