@@ -32,6 +32,8 @@ from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = "run.toml", "manifest.json", "status.json", "stop", "pause", "lock"
 FIXTURES = "fixtures"
+VOCABULARY = "vocabulary.json"
+"""What each token id of the model stands for, by id: for who reads the run without its tokenizer."""
 WARM_START = "warm_start"
 """Name of the checkpoint that RL starts from, beside the numbered ones."""
 UNDER_WAY = ".part"
