@@ -173,7 +173,8 @@ def _chosen(known: Sequence[Known], max_bytes: int) -> list[Known]:
         if used + one.num_bytes <= max_bytes:
             used += one.num_bytes
             chosen.append(one)
-    return sorted(chosen, key=lambda one: (one.kind, one.place, -one.policy))
+    played = {one.id: place for place, one in enumerate(known)}
+    return sorted(chosen, key=lambda one: (one.kind, one.place, -one.policy, played[one.id]))
 
 
 def _group(one: Known) -> tuple[int, str]:
