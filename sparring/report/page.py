@@ -86,12 +86,20 @@ def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, f
         cost_section(record, prices),
         _episodes_section(played),
         _settings_section(record),
-        data_element("data", {"episodes": played.shown, "vocabulary": played.vocabulary, "units": LOGPROB_UNITS}),
+        data_element("data", _data(played, said)),
     ]
     return document(
         f"{record.name} · sparring report", "\n".join(sections), styles=[asset(_PACKAGE, "report.css")],
         script=asset(_PACKAGE, "reader.js"),
     )  # fmt: skip
+
+
+def _data(played: Episodes, said: Verdict) -> Json:
+    """What the reader works on. `policies` are the two that the verdict compares, as episodes name them."""
+    policies = [one.label for one in (said.before, said.after) if one is not None]
+    return {
+        "episodes": played.shown, "vocabulary": played.vocabulary, "units": LOGPROB_UNITS, "policies": policies,
+    }  # fmt: skip
 
 
 def _head(record: Record) -> str:

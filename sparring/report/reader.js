@@ -1,7 +1,7 @@
 // The episode reader. Data becomes text nodes and attributes, never markup: the page's policy would refuse it.
 "use strict";
 (() => {
-  const { episodes, vocabulary, units } = JSON.parse(document.getElementById("data").textContent);
+  const { episodes, vocabulary, units, policies } = JSON.parse(document.getElementById("data").textContent);
   const PAGE = 200; // rows of the list that are made at a time
   const IMPROBABLE = 4; // -log-probability from which on a token has the full color, about 2 %
   const byId = new Map(episodes.map((episode) => [episode.id, episode]));
@@ -13,7 +13,7 @@
 
   function grouped(all) {
     const groups = new Map();
-    for (const episode of all) groups.set(episode.task, [...(groups.get(episode.task) ?? []), episode]);
+    for (const one of all) groups.has(one.task) ? groups.get(one.task).push(one) : groups.set(one.task, [one]);
     return groups;
   }
 
@@ -213,7 +213,7 @@
     return made;
   }
 
-  // Before `filter` looks at them: what a task in the map or an episode in a finding leads to.
+  // Where an episode in a finding leads, and a task in the map: to what the policies of the verdict did in it.
   function show(one) {
     find("episodes").scrollIntoView();
     open(one);
@@ -226,9 +226,11 @@
     task.value = name;
     filter();
     const exact = byTask.get(name) ?? [];
-    if (exact.length) show(exact[0]);
-    else find("episodes").scrollIntoView();
-    if (exact.length > 1) open(exact[0], exact[1]);
+    const [before, after] = policies.map((policy) => exact.find((one) => one.policy === policy));
+    const first = after ?? before ?? exact[0];
+    if (!first) return find("episodes").scrollIntoView();
+    show(first);
+    if (before && after) open(after, before);
   }
 
   for (const control of [which, outcome, where]) control.addEventListener("change", filter);

@@ -91,7 +91,8 @@ def test_filters_comparison_and_tokens(page: Page, healthy: Path) -> None:
     # -0.5 of -4, of 70 % at most: 9 %.
     assert page.evaluate("document.querySelector('.tokens span').style.getPropertyValue('--share')") == "9%"
     page.evaluate("document.querySelector('[data-task=\"h3\"]').click()")
-    assert page.evaluate("document.querySelectorAll('.pane').length") == 2
+    panes = page.evaluate("[...document.querySelectorAll('.pane h3 small')].map((each) => each.innerText)")
+    assert panes == ["held_out/tuned-0@1/h3/0.0", "held_out/base-0@1/h3/0.0"]
     page.evaluate("document.querySelector('[data-episode]').click()")
     assert "train/1/b/0.0" in said(page, "#panes h3")
     assert page.complaints == []
