@@ -13,6 +13,8 @@ from sparring.report.reading import Record
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 40, 30
+LABEL_WIDTH = 36
+"""Of a mark's label."""
 MAX_POINTS = 300
 """Of one line; of more, neighbors are drawn as their mean."""
 MAX_DOTS = 60
@@ -153,13 +155,7 @@ def svg(chart: Chart) -> str:
         f"{'step ' if step == first else ''}{step}</text>"
         for step in places
     ]
-    parts += [
-        f'<g class="mark {mark.kind}"><title>{text(mark.said)}</title>'
-        f'<line x1="{x(mark.step):.1f}" x2="{x(mark.step):.1f}" y1="{TOP - 6}" y2="{HEIGHT - BOTTOM}"/>'
-        f'<text x="{x(mark.step):.1f}" y="{TOP - 9}" text-anchor="middle">{text(mark.label)}</text></g>'
-        for mark in chart.marks
-        if first <= mark.step <= last
-    ]
+    parts += _drawn_marks([(x(mark.step), mark) for mark in chart.marks if first <= mark.step <= last])
     for line, style in zip(chart.lines, STYLES, strict=False):
         if line.band:
             edge = [(x(step), y(high)) for step, _, high in line.band]
@@ -174,6 +170,21 @@ def svg(chart: Chart) -> str:
                 for step, value in drawn
             ]
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(_spoken(chart))}">{"".join(parts)}</svg>'
+
+
+def _drawn_marks(placed: Sequence[tuple[float, Mark]]) -> list[str]:
+    """Lines with labels above them, in as many rows as keep them apart; beyond three rows they touch."""
+    ends = [float("-inf")] * 3
+    drawn = []
+    for x, mark in sorted(placed, key=lambda one: one[0]):
+        row = next((row for row, end in enumerate(ends) if x - end >= LABEL_WIDTH), len(ends) - 1)
+        ends[row] = x
+        drawn.append(
+            f'<g class="mark {mark.kind}"><title>{text(mark.said)}</title>'
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 4}" y2="{HEIGHT - BOTTOM}"/>'
+            f'<text x="{x:.1f}" y="{TOP - 7 - 11 * row}" text-anchor="middle">{text(mark.label)}</text></g>'
+        )
+    return drawn
 
 
 def legend(chart: Chart) -> str:

@@ -76,14 +76,18 @@ class Verdict:
     def headline(self) -> str:
         """Both answers in one sentence."""
         num = sum(look.state in (State.DOUBT, State.BAD) for look in self.looks)
-        reasons = f"{num} reason{'s' if num > 1 else ''}"
+        reasons = _count(num, "reason")
         match self.rise, self.trust:
             case Rise.UNKNOWN, _:
                 return "Whether it got better is not known yet."
-            case Rise.NOT_SHOWN, _:
+            case Rise.NOT_SHOWN, State.GOOD:
                 return "No improvement is shown."
-            case Rise.FELL, _:
+            case Rise.NOT_SHOWN, _:
+                return f"No improvement is shown, with {reasons} to look closer."
+            case Rise.FELL, State.GOOD:
                 return "It got worse."
+            case Rise.FELL, _:
+                return f"It got worse, with {reasons} to look closer."
             case _, State.GOOD:
                 return "It got better, and nothing found speaks against the numbers."
             case _, State.DOUBT:
@@ -158,7 +162,7 @@ def _looks(
     yield _tasks(after, comparison, is_held_out=is_held_out, seen_in_training=seen_in_training)
     if after is not None:
         yield _judge(after)
-        yield _agreement(after)
+        yield _agreement(after, "held out" if is_held_out else "validation")
     yield from _agreement_in_training(record)
     yield _findings(record)
     if not record.was_checked and record.config.is_trainable:
@@ -215,8 +219,8 @@ def _judge(after: Evaluation) -> Look:
     return Look(name=name, state=State.DOUBT, said=said)
 
 
-def _agreement(after: Evaluation) -> Look:
-    name, found = "Reward and scorer, held out", after.agreement
+def _agreement(after: Evaluation, where: str) -> Look:
+    name, found = f"Reward and scorer, {where}", after.agreement
     if not found.num or after.judge.independence == "none":
         return Look(name=name, state=State.UNKNOWN, said="No episode has both a reward and a score.")
     said = f"{_cap(found.summary())}."

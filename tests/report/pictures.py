@@ -20,7 +20,7 @@ def main(run: Path, target: Path) -> None:
             page.picture(target / f"report-{scheme}.png")
         page.evaluate(
             "(() => { const how = document.getElementById('coloring'); how.value = 'logprob';"
-            " how.dispatchEvent(new Event('change')); document.querySelector('.task.fixed').click() })()"
+            " how.dispatchEvent(new Event('change')); document.querySelector('button.task.fixed').click() })()"
         )
         page.picture(target / "report-episodes.png")
 
