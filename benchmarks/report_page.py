@@ -93,6 +93,7 @@ def measure(folder: Path, num: int, turns: int, words: int, page: Page | None) -
     }  # fmt: skip
     if page is not None:
         row["seconds to open"] = median(page.open(written.path) for _ in range(OPENINGS))
+        row["processor seconds to open"] = page.processor_seconds()
         row["seconds to filter"] = page.evaluate(
             "(() => { const began = performance.now(), task = document.getElementById('task'); task.value = 'task-1-';"
             " task.dispatchEvent(new Event('input')); return (performance.now() - began) / 1000; })()"

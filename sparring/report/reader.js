@@ -56,10 +56,11 @@
   if (!vocabulary.length) coloring.disabled = true;
 
   function filter() {
-    const words = task.value.trim().toLowerCase();
+    const name = task.value.trim(), words = name.toLowerCase();
+    const asked = byTask.has(name) ? (one) => one.task === name : (one) => one.task.toLowerCase().includes(words);
     matching = episodes.filter((one) =>
       kinds[which.value][1](one) && (!outcome.value || one.outcome === outcome.value) &&
-      (!where.value || played(one) === where.value) && (!words || one.task.toLowerCase().includes(words)));
+      (!where.value || played(one) === where.value) && asked(one));
     find("count").textContent = matching.length === episodes.length ? "" : `${matching.length} of ${episodes.length} match.`;
     list.replaceChildren();
     shown = 0;

@@ -32,6 +32,7 @@ class Page:
         self.requests: list[str] = []
         for domain in ("Runtime", "Log", "Network", "Page"):
             self.send(f"{domain}.enable")
+        self.send("Performance.enable", timeDomain="threadTicks")
 
     def send(self, method: str, **parameters: Any) -> Any:
         """A command of the protocol, and its answer."""
@@ -67,6 +68,11 @@ class Page:
             assert time.monotonic() < deadline, "the page did not load"
             time.sleep(0.02)
         return self.evaluate("(performance.timing.loadEventEnd - performance.timing.navigationStart) / 1000")
+
+    def processor_seconds(self) -> float:
+        """What the page has taken of a processor since it was opened, whatever else the machine does."""
+        metrics = self.send("Performance.getMetrics")["metrics"]
+        return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page, which must have a form in JSON."""
