@@ -456,6 +456,37 @@ def review(
 
 @app.command()
 @reported
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default RUN/report.html.")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=AMOUNT",
+            help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine).",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
+    from sparring.report import write_report
+    from sparring.report.cost import read_prices
+
+    prices = read_prices(price or ())
+    with Console(quiet=as_json).phase("reading the run"):
+        written = write_report(_run(run), out, prices=prices)
+    if as_json:
+        _print_json(written.as_json())
+        return
+    _say(written.verdict.headline)
+    left = f", {written.num_left_out} left out for its size" if written.num_left_out else ""
+    _say(f"wrote {written.path}: {written.num_episodes} episodes{left}, {written.num_bytes / 2**20:.1f} MiB")
+
+
+@app.command()
+@reported
 def export(
     run: Run,
     destination: Annotated[Path, typer.Argument(help="A new folder.")],

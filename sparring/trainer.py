@@ -41,7 +41,7 @@ from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
-from sparring.tracking.run_folder import WARM_START
+from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.training import checkpoints
 from sparring.training.divergence import penalized
 from sparring.training.schedule import learning_rate
@@ -185,9 +185,12 @@ class MultiTurnRLTrainer:
             self.folder = RunFolder.create(self.config, self.recipe, name=self._name)
         ledger = Ledger(self.folder.path / "ledger.sqlite")
         try:
-            return await asyncio.to_thread(
+            parts = await asyncio.to_thread(
                 build, self.config, self.recipe.parent, ledger, announce=self._console.announced
             )
+            if not (self.folder.path / VOCABULARY).exists():
+                self.folder.keep_vocabulary(await asyncio.to_thread(parts.policy.vocabulary))
+            return parts
         except BaseException:
             ledger.close()
             raise

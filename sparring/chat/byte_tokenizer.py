@@ -20,6 +20,9 @@ class ByteTokenizer:
     token_bytes = (*(name.encode() for name in _SPECIAL), *(bytes([byte]) for byte in range(256)))
     """What each id stands for."""
 
+    def __len__(self) -> int:
+        return self.num_tokens
+
     def get_added_vocab(self) -> dict[str, int]:
         return {name: index for index, name in enumerate(_SPECIAL)}
 

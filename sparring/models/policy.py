@@ -121,6 +121,10 @@ class Policy:
     def num_trained(self) -> int:
         return sum(parameter.numel() for parameter in self.trained.values())
 
+    def vocabulary(self) -> list[str]:
+        """What each token id stands for, by id; a part of a character is the replacement character."""
+        return [self.tokenizer.decode([index], skip_special_tokens=False) for index in range(len(self.tokenizer))]
+
     def snapshot(self) -> Weights:
         """A copy of the trained tensors, in fp32, with a hash of names, shapes and content."""
         tensors = {name: parameter.detach().clone() for name, parameter in self.trained.items()}

@@ -3,6 +3,7 @@
 run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it, folders of code that it names too
 fixtures/       the recipe's folder of that name; large files are links to where they are
 manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures, wherever they lie
+vocabulary.json the text of each token id, by id
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
 pause           exists while the run waits for somebody to delete it
@@ -28,11 +29,14 @@ from typing import Any, Self, final
 
 from sparring.config import Config, load_config, resolved_toml
 from sparring.errors import DataError, UsageError
+from sparring.tracking.encode import encode
 from sparring.tracking.inputs import inputs
 from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = "run.toml", "manifest.json", "status.json", "stop", "pause", "lock"
 FIXTURES = "fixtures"
+VOCABULARY = "vocabulary.json"
+"""What each token id of the model stands for, by id: for who reads the run without its tokenizer."""
 WARM_START = "warm_start"
 """Name of the checkpoint that RL starts from, beside the numbered ones."""
 UNDER_WAY = ".part"
@@ -130,6 +134,10 @@ class RunFolder:
         if not read.items() <= manifest["sha256"].items():
             manifest["sha256"] |= read
             _write_json(self.path / MANIFEST, manifest)
+
+    def keep_vocabulary(self, texts: Sequence[str]) -> None:
+        """Keep what each token id stands for, by id."""
+        (self.path / VOCABULARY).write_bytes(encode(texts))
 
     @property
     def checkpoints(self) -> Path:

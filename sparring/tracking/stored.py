@@ -38,9 +38,13 @@ def trajectory_files(path: Path) -> list[Path]:
     return files
 
 
-def rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's place and object. Raises DataError for a line that is none."""
-    for number, line in enumerate(file.read_text("utf-8").split("\n"), start=1):
+def rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each line's place and object. Raises DataError for a line that is none.
+
+    The last line of a file that is still written, or whose process was killed, may lack its end and is passed over.
+    """
+    lines = file.read_text("utf-8").split("\n")
+    for number, line in enumerate(lines[:-1] if is_growing else lines, start=1):
         if not line.strip():
             continue
         where = f"{file}, line {number}"

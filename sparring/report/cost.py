@@ -1,0 +1,92 @@
+"""What a run took: tokens by what they were computed for, time by what it was spent on, and money at prices that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sparring.errors import UsageError
+from sparring.pages import text
+from sparring.report.reading import Record
+
+PER_TOKENS = 1_000_000
+"""What prices of tokens are for."""
+PRICES: Mapping[str, str] = {
+    "prefill": "a million tokens read to sample others",
+    "sample": "a million sampled tokens",
+    "train": "a million tokens that the learner computed",
+    "hour": "an hour of the machine",
+}
+"""What may have a price."""
+
+
+def read_prices(given: Sequence[str]) -> dict[str, float]:
+    """From `sample=0.6` and the like. Raises UsageError for anything else."""
+    prices = {}
+    for one in given:
+        name, _, amount = one.partition("=")
+        try:
+            price = float(amount)
+        except ValueError:
+            price = -1.0
+        if name not in PRICES or not 0 <= price < float("inf"):
+            raise UsageError(
+                f"--price {one!r} is no price; write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
+                f"{', '.join(PRICES.values())}."
+            )
+        prices[name] = price
+    return prices
+
+
+def cost_section(record: Record, prices: Mapping[str, float]) -> str:
+    """Tokens, hours and cost as markup."""
+    quantities = _quantities(record)
+    rows = "".join(
+        f'<tr><td>{text(what)}</td><td class="number">{amount:,.{0 if unit == "tokens" else 3}f}</td><td>{unit}</td>'
+        f'<td class="number">{_cost(amount, unit, prices.get(key))}</td></tr>'
+        for key, what, amount, unit in quantities
+    )
+    total = sum(_money(amount, unit, prices[key]) for key, _, amount, unit in quantities if key in prices)
+    last = f'<tr><td>together</td><td></td><td></td><td class="number"><b>{total:.4g}</b></td></tr>' if prices else ""
+    note = "" if prices else f"<p class='faint'>Cost is shown with <code>--price</code>: {', '.join(PRICES)}.</p>"
+    times = "".join(
+        f'<tr><td>{text(what)}</td><td class="number">{seconds:,.1f}</td><td class="number">{share:.0%}</td></tr>'
+        for what, seconds, share in _times(record)
+    )
+    return f"""<section id="cost"><h2>Tokens and cost</h2>
+<div class="sides">
+<div><table><tr><th>of the RL steps</th><th class="number">amount</th><th></th><th class="number">cost</th></tr>
+{rows}{last}</table>{note}</div>
+<div><table><tr><th>time</th><th class="number">seconds</th><th class="number">share</th></tr>
+{times}</table></div>
+</div></section>"""
+
+
+def _quantities(record: Record) -> list[tuple[str, str, float, str]]:
+    sampled = record.total("rollout/tokens/sampled")
+    read = max(0.0, record.total("rollout/tokens/computed") - sampled)
+    seconds = record.total("timing_s/step") + record.total("timing_s/eval")
+    return [
+        ("prefill", "read to sample others", read, "tokens"),
+        ("sample", "sampled", sampled, "tokens"),
+        ("train", "computed by the learner", record.total("training/tokens"), "tokens"),
+        ("hour", "steps and validations", seconds / 3600, "hours"),
+    ]
+
+
+def _times(record: Record) -> Iterator[tuple[str, float, float]]:
+    names = {
+        "waiting for episodes": "rollout", "advantages": "advantages", "learning": "training",
+        "handing over weights": "policy_update", "validation": "eval",
+    }  # fmt: skip
+    seconds = {what: record.total(f"timing_s/{name}") for what, name in names.items()}
+    whole = sum(seconds.values()) or 1.0
+    for what, spent in seconds.items():
+        yield what, spent, spent / whole
+
+
+def _money(amount: float, unit: str, price: float) -> float:
+    return price * amount / PER_TOKENS if unit == "tokens" else price * amount
+
+
+def _cost(amount: float, unit: str, price: float | None) -> str:
+    return "" if price is None else f"{_money(amount, unit, price):.4g}"

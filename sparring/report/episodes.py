@@ -1,0 +1,392 @@
+"""The episodes of a run for the reader: which of them fit into the page, and what is shown of each.
+
+Disagreements of reward and scorer come first, then failures, then right ones, those with a failed sibling before the others.
+A page holds as many as its budget allows and counts what it leaves out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TypeAlias
+
+from sparring.algorithms import choice
+from sparring.algorithms.advantages import ADVANTAGES
+from sparring.algorithms.credit import TurnAdvantages, credit
+from sparring.config import Config
+from sparring.errors import DataError
+from sparring.evaluation.agreement import Disagreement, agreement
+from sparring.pages import data_text
+from sparring.report.reading import Record
+from sparring.tracking.stored import read_trajectories
+from sparring.types import Json, Message, Outcome, StopReason, Task, Trajectory, TrajectoryGroup, Turn
+
+MAX_BYTES = 9 * 2**20
+"""Of the conversations of all episodes in a page."""
+MAX_TOKEN_BYTES = 4 * 2**20
+"""Of their tokens, so that the page stays below 15 MiB."""
+MAX_CHARACTERS = 20_000
+"""Of one text."""
+MAX_FIELD_CHARACTERS = 4_000
+"""Of a task's fields."""
+LOGPROB_UNITS = 100
+"""Log-probabilities are kept in hundredths."""
+
+SPLITS = ("held_out", "validation", "train")
+"""Those whose episodes are shown; the first are what the verdict is about."""
+
+_FILE = re.compile(rf"({'|'.join(SPLITS)})-(\d+)\.jsonl")
+Estimate: TypeAlias = Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What decides whether an episode is in the page."""
+
+    place: int
+    """Of its file."""
+    id: str
+    task_id: str
+    split: str
+    kind: int
+    """0 a disagreement, 1 a failure, 2 neither."""
+    policy: int
+    """Of an evaluation: its place in the file, where the one that matters most is the last."""
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """What the page has of a run's episodes."""
+
+    shown: Sequence[Json]
+    """As the reader takes them, in its order."""
+    vocabulary: Sequence[str]
+    """The tokens that occur in them."""
+    num_played: int
+    left_out: Mapping[str, int]
+    """By what they are, for people: empty when all are shown."""
+    without_tokens: int
+    """Shown ones whose tokens did not fit, or are not known."""
+    why_no_advantages: str | None
+    """None where episodes of training have theirs."""
+    seen_in_training: int
+    """Held-out tasks (without any, those of validations) that were trained on word for word."""
+
+
+def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int = MAX_TOKEN_BYTES) -> Episodes:
+    """Read twice: first all, to know what they are, then those that fit. Raises DataError for a damaged file."""
+    files = _files(record.path / "trajectories")
+    estimate, why_no_advantages = _estimator(record.config)
+    known: list[Known] = []
+    digests: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
+    for place, (split, _, path) in enumerate(files):
+        played = read_trajectories(path)
+        disagreements = _disagreements(record, played)
+        policies = list(dict.fromkeys(_policy(one, split) for one in played))
+        for one in played:
+            content = data_text(_episode(one, record, disagreements.get(one.id), split, 0))
+            kind = 0 if one.id in disagreements else 1 if _failed(one, record) else 2
+            known.append(
+                Known(
+                    place=place, id=one.id, task_id=one.task.id, split=split, kind=kind,
+                    policy=policies.index(_policy(one, split)), num_bytes=len(content.encode()),
+                )
+            )  # fmt: skip
+            digests[split].setdefault(one.task.id, _digest(one.task))
+    chosen = _chosen(known, max_bytes)
+    tokens = _Tokens(record.vocabulary, max_token_bytes)
+    shown: dict[str, Json] = {}
+    for place in sorted({one.place for one in chosen}):
+        split, number, path = files[place]
+        played = read_trajectories(path)
+        disagreements = _disagreements(record, played)
+        advantages = _advantages(played, estimate) if split == "train" and estimate is not None else {}
+        wanted = {one.id for one in chosen if one.place == place}
+        for one in played:
+            if one.id in wanted:
+                shown[one.id] = _episode(one, record, disagreements.get(one.id), split, number, advantages.get(one.id))
+                tokens.offer(one, shown[one.id])
+    tokens.add(shown[one.id] for one in chosen)
+    kept = {one.id for one in chosen}
+    return Episodes(
+        shown=[shown[one.id] for one in chosen],
+        vocabulary=tokens.texts,
+        num_played=len(known),
+        left_out=_left_out(one for one in known if one.id not in kept),
+        without_tokens=tokens.num_without,
+        why_no_advantages=why_no_advantages,
+        seen_in_training=_seen_in_training(digests),
+    )
+
+
+def _files(folder: Path) -> list[tuple[str, int, Path]]:
+    """(split, step or number, path), what the verdict is about first, the newest first."""
+    found = [(_FILE.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    named = [(match[1], int(match[2]), path) for match, path in found if match]
+    return sorted(named, key=lambda one: (SPLITS.index(one[0]), -one[1]))
+
+
+def _disagreements(record: Record, played: Sequence[Trajectory]) -> Mapping[str, Disagreement]:
+    found = agreement(played, success_threshold=record.config.evaluation.success_threshold)
+    return {one.trajectory_id: one for one in found.disagreements}
+
+
+def _is_right(one: Trajectory, record: Record) -> bool | None:
+    """By the scorer, by the reward where there is none; None for an episode without either."""
+    judged = one.score if one.score is not None else None if one.reward is None else one.reward.total
+    return None if judged is None else judged >= record.config.evaluation.success_threshold
+
+
+def _failed(one: Trajectory, record: Record) -> bool:
+    return one.outcome is not Outcome.FINISHED or not _is_right(one, record)
+
+
+def _digest(task: Task) -> str:
+    return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
+
+
+def _seen_in_training(digests: Mapping[str, Mapping[str, str]]) -> int:
+    trained = set(digests["train"].values())
+    judged = digests["held_out"] or digests["validation"]
+    return sum(digest in trained for digest in judged.values())
+
+
+def _chosen(known: Sequence[Known], max_bytes: int) -> list[Known]:
+    """What fits, in the reader's order. Within a kind chance decides, seeded, so that no step is favored."""
+    rng = random.Random(0)
+    failed = {_group(one) for one in known if one.kind < 2}
+    order = {one.id: rng.random() for one in known}
+    ranked = sorted(
+        known, key=lambda one: (one.kind, _group(one) not in failed, SPLITS.index(one.split), order[one.id])
+    )
+    chosen, used = [], 0
+    for one in ranked:
+        if used + one.num_bytes <= max_bytes:
+            used += one.num_bytes
+            chosen.append(one)
+    played = {one.id: place for place, one in enumerate(known)}
+    return sorted(chosen, key=lambda one: (one.kind, one.place, -one.policy, played[one.id]))
+
+
+def _group(one: Known) -> tuple[int, str]:
+    return one.place, one.task_id
+
+
+def _left_out(left: Iterable[Known]) -> dict[str, int]:
+    names = ("disagreements of reward and scorer", "failures", "right ones")
+    counts = Counter(one.kind for one in left)
+    return {names[kind]: counts[kind] for kind in sorted(counts)}
+
+
+def _estimator(config: Config) -> tuple[Estimate | None, str | None]:
+    """The advantages as training computed them from rewards alone, or why that cannot be done again here."""
+    section = config.algorithm
+    if not config.is_trainable:
+        return None, "nothing was trained"
+    if section.advantage_method not in ADVANTAGES:
+        return None, f"{section.advantage_method} is the recipe's own code, which a report does not run"
+    if section.takes_reward_off:
+        return None, "the divergence from the base model was taken off the reward, which needs the model"
+    reads_turns = section.advantage_method in choice.PER_TURN
+    estimator = choice.bind(ADVANTAGES[section.advantage_method], section.knobs())
+    return partial(credit, estimator=estimator, sums_turn_rewards=None if reads_turns else True), None
+
+
+def _advantages(played: Sequence[Trajectory], estimate: Estimate) -> TurnAdvantages:
+    members: dict[str, list[Trajectory]] = {}
+    for one in played:
+        if one.reward is not None:
+            members.setdefault(one.id.rpartition("/")[0], []).append(one)
+    groups = [TrajectoryGroup(task=group[0].task, trajectories=tuple(group)) for group in members.values()]
+    try:
+        return estimate(groups)
+    except DataError:  # of a file that holds a part of its step
+        return {}
+
+
+def _episode(
+    one: Trajectory,
+    record: Record,
+    disagreement: Disagreement | None,
+    split: str,
+    number: int,
+    advantages: Sequence[float] | None = None,
+) -> dict[str, Json]:
+    messages, aside = _messages(one)
+    shown: dict[str, Json] = {
+        "id": one.id,
+        "task": one.task.id,
+        "split": split,
+        "number": number,
+        "policy": _policy(one, split),
+        "attempt": one.attempt,
+        "outcome": one.outcome.value,
+        "right": _is_right(one, record),
+        "reward": None if one.reward is None else _finite(one.reward.total),
+        "score": _finite(one.score),
+        "components": {} if one.reward is None else _numbers(one.reward.components),
+        "parts": _numbers(one.score_parts),
+        "seconds": round(one.seconds, 2),
+        "messages": messages,
+        "turns": [_turn(one, place, advantages) for place in range(len(one.turns))],
+        "fields": _cut(json.dumps(one.task.fields, ensure_ascii=False, default=str), MAX_FIELD_CHARACTERS),
+    }
+    if disagreement is not None:
+        shown["disagreement"] = {"kind": disagreement.kind, "fault": _cut(disagreement.fault, MAX_FIELD_CHARACTERS)}
+    if one.error:
+        shown["error"] = _cut(one.error, MAX_FIELD_CHARACTERS)
+    if aside:
+        shown["aside"] = aside
+    return shown
+
+
+def _policy(one: Trajectory, split: str) -> str:
+    """Who played, as ids say it: `held_out/<label>@<start>/<task>/<member>`, or the weights of the last turn."""
+    label = one.id.split("/")[1].partition("@")[0] if split == "held_out" and one.id.count("/") >= 2 else ""
+    if label or not one.turns or not one.turns[-1].versions:
+        return label
+    return f"version {one.turns[-1].versions[-1][0]}"
+
+
+def _turn(one: Trajectory, place: int, advantages: Sequence[float] | None) -> dict[str, Json]:
+    turn = one.turns[place]
+    shown: dict[str, Json] = {"num": turn.num_sampled_tokens}
+    if one.reward is not None and one.reward.per_turn is not None:
+        shown["reward"] = _finite(one.reward.per_turn.get(turn.id, 0.0))
+    if advantages is not None:
+        shown["advantage"] = _finite(advantages[place])
+    if turn.sampled_logprobs:
+        shown["logprob"] = _finite(fmean(turn.sampled_logprobs))
+    if turn.stop_reason is StopReason.LENGTH:
+        shown["cut"] = True
+    if turn.untrained_reason is not None and one.id.startswith("train/"):
+        shown["untrained"] = turn.untrained_reason.value
+    return shown
+
+
+def _messages(one: Trajectory) -> tuple[list[Json], list[Json]]:
+    """The conversation, and what turns said that is not in it (branches, side requests); each with its turn's place."""
+    places = _turn_places(one.messages, one.turns)
+    num_tools = sum(message.get("role") == "tool" for message in one.messages)
+    errors = iter(
+        [transition.get("error") for transition in one.transitions] if len(one.transitions) == num_tools else ()
+    )
+    shown = []
+    for message, place in zip(one.messages, places, strict=True):
+        error = next(errors, None) if message.get("role") == "tool" else None
+        shown.append(_message(message, place, error))
+    inside = set(places)
+    aside = [_message(turn.message, place, None) for place, turn in enumerate(one.turns) if place not in inside]
+    return shown, aside
+
+
+def _turn_places(messages: Sequence[Message], turns: Sequence[Turn]) -> list[int | None]:
+    """Of each message the place of the turn that said it: the next one with the same words and calls."""
+    said = [_words(turn.message) for turn in turns]
+    places: list[int | None] = []
+    begin = 0
+    for message in messages:
+        place = None
+        if message.get("role") == "assistant" and (words := _words(message)) in said[begin:]:
+            place = said.index(words, begin)
+            begin = place + 1
+        places.append(place)
+    return places
+
+
+def _words(message: Message) -> str:
+    return json.dumps([message.get("content") or "", message.get("tool_calls") or []], sort_keys=True, default=str)
+
+
+def _message(message: Message, place: int | None, error: Json) -> dict[str, Json]:
+    content = message.get("content")
+    shown: dict[str, Json] = {"role": str(message.get("role"))}
+    if text := _cut(content if isinstance(content, str) else _parts(content)):
+        shown["text"] = text
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        shown["reasoning"] = _cut(str(reasoning))
+    if calls := message.get("tool_calls"):
+        shown["calls"] = [_call(call) for call in calls]
+    if malformed := message.get("malformed_tool_calls"):
+        shown["malformed"] = [_cut(_parts(call)) for call in malformed]
+    if place is not None:
+        shown["turn"] = place
+    if error:
+        shown["error"] = str(error)
+    return shown
+
+
+def _call(call: Json) -> list[str]:
+    """Its name and its arguments as text."""
+    function = call.get("function", {}) if isinstance(call, Mapping) else {}
+    arguments = function.get("arguments")
+    return [_cut(str(function.get("name"))), _cut(arguments if isinstance(arguments, str) else _parts(arguments))]
+
+
+def _parts(content: Json) -> str:
+    """Content that is no text, as text: the parts of a message one after the other, anything else as JSON."""
+    if content is None:
+        return ""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
+        return "\n".join(str(part["text"]) for part in content)
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _cut(text: str, most: int = MAX_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[:most]} [... {len(text) - most} more characters in the run's folder]"
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {str(name): _finite(value) for name, value in values.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    """Four digits; JSON has no word for NaN."""
+    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+
+
+class _Tokens:
+    """The tokens of episodes, as numbers into a table of those that occur, as long as they fit."""
+
+    def __init__(self, vocabulary: Sequence[str] | None, max_bytes: int) -> None:
+        self._vocabulary = vocabulary
+        self._left = max_bytes
+        self._offered: dict[str, list[Turn]] = {}
+        self._places: dict[int, int] = {}
+        self.texts: list[str] = []
+        self.num_without = 0
+
+    def offer(self, one: Trajectory, shown: Json) -> None:
+        """Remember what may be added."""
+        self._offered[shown["id"]] = list(one.turns)
+
+    def add(self, shown: Iterable[Json]) -> None:
+        """To each episode, in order, as long as there is room."""
+        for one in shown:
+            turns = self._offered.pop(one["id"])
+            size = 8 * sum(len(turn.token_ids) for turn in turns)
+            if self._vocabulary is None or not size or size > self._left:
+                self.num_without += 1
+                continue
+            self._left -= size
+            for turn, place in zip(turns, one["turns"], strict=True):
+                place["tokens"] = [self._place(token_id) for token_id in turn.token_ids]
+                place["logprobs"] = [
+                    round(LOGPROB_UNITS * value) if math.isfinite(value) else None for value in turn.sampled_logprobs
+                ]
+
+    def _place(self, token_id: int) -> int:
+        if token_id not in self._places:
+            self._places[token_id] = len(self.texts)
+            known = self._vocabulary or ()
+            self.texts.append(str(known[token_id]) if 0 <= token_id < len(known) else f"[{token_id}]")
+        return self._places[token_id]

@@ -1,0 +1,357 @@
+"""The page: what was trained on what, whether to trust it, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+
+from sparring.config import resolved_toml
+from sparring.errors import UsageError
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.statistics import Interval
+from sparring.pages import asset, data_element, document, finding_article, text
+from sparring.report.cost import cost_section
+from sparring.report.curves import charts, legend, numbered_findings, svg
+from sparring.report.episodes import LOGPROB_UNITS, Episodes, episodes
+from sparring.report.reading import LAST_STEPS, Record, read_run
+from sparring.report.verdict import Rise, State, Verdict, verdict, worst_first
+from sparring.types import Json, Outcome
+
+SYMBOLS = {State.GOOD: "✓", State.UNKNOWN: "?", State.DOUBT: "!", State.BAD: "✗"}
+MAX_TASKS = 1500
+"""In the map of tasks."""
+MAX_FINDINGS = 100
+MOST_EPISODES = 8
+"""That a finding names."""
+MAX_CUT_TURNS, MAX_OUT_OF_TURNS = 0.05, 0.10
+"""Shares of training episodes from which on a budget is too small."""
+
+_PACKAGE = "sparring.report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was written, and what it says first."""
+
+    path: Path
+    verdict: Verdict
+    num_bytes: int
+    num_episodes: int
+    num_left_out: int
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "path": str(self.path), "bytes": self.num_bytes, "episodes": self.num_episodes,
+            "left_out": self.num_left_out, "verdict": self.verdict.as_json(),
+        }  # fmt: skip
+
+
+def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, float] | None = None) -> Report:
+    """Write the page, as `report.html` into the run's folder where no path is given. `prices` are by `cost.PRICES`.
+
+    Raises DataError for a folder that is no run or is damaged, UsageError when the page cannot be written.
+    """
+    record = read_run(run)
+    played = episodes(record)
+    said = verdict(record, seen_in_training=played.seen_in_training)
+    target = path or run / "report.html"
+    content = page(record, played, said, prices or {}).encode()
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a folder to write in.") from error
+    left_out = sum(played.left_out.values())
+    return Report(
+        path=target, verdict=said, num_bytes=len(content), num_episodes=len(played.shown), num_left_out=left_out
+    )
+
+
+def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, float]) -> str:
+    """The whole document."""
+    ids = {one["id"] for one in played.shown}
+    sections = [
+        _head(record),
+        _verdict_section(said),
+        '<nav aria-label="Parts"><a href="#findings">Findings</a> <a href="#tasks">Tasks</a> <a href="#curves">Curves</a> '
+        '<a href="#budgets">Budgets</a> <a href="#cost">Tokens and cost</a> <a href="#episodes">Episodes</a> '
+        '<a href="#settings">Settings</a></nav>',
+        _findings_section(record, ids),
+        _tasks_section(said),
+        _curves_section(record),
+        _budgets_section(record),
+        cost_section(record, prices),
+        _episodes_section(played),
+        _settings_section(record),
+        data_element("data", _data(played, said)),
+    ]
+    return document(
+        f"{record.name} · sparring report", "\n".join(sections), styles=[asset(_PACKAGE, "report.css")],
+        script=asset(_PACKAGE, "reader.js"),
+    )  # fmt: skip
+
+
+def _data(played: Episodes, said: Verdict) -> Json:
+    """What the reader works on. `policies` are the two that the verdict compares, as episodes name them."""
+    policies = [one.label for one in (said.before, said.after) if one is not None]
+    return {
+        "episodes": played.shown, "vocabulary": played.vocabulary, "units": LOGPROB_UNITS, "policies": policies,
+    }  # fmt: skip
+
+
+def _head(record: Record) -> str:
+    facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in _facts(record))
+    return f'<header><h1>{text(record.name)}</h1><dl class="facts">{facts}</dl></header>'
+
+
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    """What was trained on what."""
+    config = record.config
+    if config.is_trainable:
+        weights = f"LoRA rank {config.model.lora_rank}" if config.model.trained_weights == "lora" else "all weights"
+        yield "Model", f"{config.model.name}, {weights}"
+    else:
+        yield "Model", f"{config.engine.type}: {config.engine.model or config.engine.script}, not trained"
+    yield "World", config.environment.target or f"the agent's own ({config.agent.way})"
+    yield "Tasks", config.data.train or "none"
+    yield "Reward", config.reward.reward or "what the agent says"
+    yield "Scorer", config.reward.scorer or "none"
+    if config.is_trainable:
+        algorithm = config.algorithm
+        status = record.status.get("status", "unknown")
+        started = f"warm start of {config.warm_start.steps} steps, then " if config.warm_start is not None else ""
+        batch = f"{config.batch.global_batch_size} tasks x {config.batch.group_size} episodes"
+        yield (
+            "Training",
+            (
+                f"{started}{record.last_step} of {config.schedule.max_steps} steps ({status}), {batch} each; "
+                f"{algorithm.advantage_method}, {algorithm.loss_fn}, learning rate {config.optimizer.learning_rate:g}"
+            ),
+        )
+    versions = record.manifest.get("versions", {})
+    created = record.manifest.get("created")
+    when = "" if created is None else f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M} UTC, "
+    yield "Made", f"{when}Sparring {versions.get('sparring', '?')}, seed {config.run.seed}"
+
+
+def _verdict_section(said: Verdict) -> str:
+    looks = "\n".join(
+        f'<li class="{look.state.value}"><span class="symbol" aria-hidden="true">{SYMBOLS[look.state]}</span>'
+        f"<span><b>{text(look.name)}</b> <small>{look.state.value}</small><br>{text(look.said)}</span></li>"
+        for look in worst_first(said.looks)
+    )
+    known = State.UNKNOWN if said.rise is Rise.UNKNOWN else said.trust
+    return f"""<section class="verdict {known.value}" aria-labelledby="headline">
+<h2 id="headline">{text(said.headline)}</h2>
+<div class="sides">
+<div>{_rise(said)}</div>
+<div><h3>Can it be trusted?</h3><ul class="looks">{looks}</ul></div>
+</div>
+</section>"""
+
+
+def _rise(said: Verdict) -> str:
+    kind = "held-out success" if said.is_held_out else "validation success"
+    rows = [one for one in (said.before, said.after) if one is not None]
+    if not rows:
+        return (
+            f"<h3>Did {kind} rise?</h3><p>Nothing was played: <code>sparring eval RUN</code> plays held-out tasks.</p>"
+        )
+    bars = "".join(_bar(one.name, one.success) for one in rows)
+    beside = "".join(
+        f"<li>{text(one.name)}: {_percent(fmean(one.completions))} finished by themselves, reward {fmean(one.rewards):.3g}, "
+        f"score {one.score.mean:.3g}</li>"
+        for one in rows
+    )
+    beside = f'<ul class="faint plain">{beside}</ul>'
+    return f'<h3>Did {kind} rise?</h3>{_difference(said, rows)}<div class="bars">{bars}</div>{beside}'
+
+
+def _difference(said: Verdict, rows: Sequence[Evaluation]) -> str:
+    """The number that matters, in large, and below it how sure it is."""
+    after, comparison = rows[-1], said.comparison
+    if said.before is None or comparison is None:
+        big = f'<p class="big">{_percent(after.success.mean)}</p>'
+        return f"{big}<p>{text(after.name)}, {text(after.setting)}; compared with nothing.</p>"
+    points, low, high = (100 * value for value in astuple(comparison.difference))
+    fixed, broken = len(comparison.fixed), len(comparison.broken)
+    num = fixed + broken + len(comparison.unchanged)
+    return (
+        f'<p class="big">{_percent(said.before.success.mean)} <span aria-label="to">→</span> {_percent(after.success.mean)}</p>'
+        f"<p><b>{points:+.1f} points</b> (95 %: {low:+.1f} to {high:+.1f}; p = {comparison.p_value:.2g}), "
+        f"{text(said.before.name)} to {text(after.name)}, {text(after.setting)}, on the same {num} tasks: {fixed} got better, "
+        f"{broken} got worse.</p>"
+    )
+
+
+def _bar(name: str, success: Interval) -> str:
+    """Mean and interval between 0 and 1."""
+    low, mean, high = (8 + 284 * value for value in (success.low, success.mean, success.high))
+    label = f"{name}: {_percent(success.mean)}, 95 % interval {_percent(success.low)} to {_percent(success.high)}"
+    return (
+        f'<svg viewBox="0 0 300 34" role="img" aria-label="{text(label)}"><text x="8" y="11">{text(name)}</text>'
+        '<line class="grid" x1="8" x2="292" y1="24" y2="24"/>'
+        f'<line class="interval" x1="{low:.1f}" x2="{high:.1f}" y1="24" y2="24"/>'
+        f'<circle class="mean" cx="{mean:.1f}" cy="24" r="5"/></svg>'
+    )
+
+
+def _findings_section(record: Record, ids: set[str]) -> str:
+    labels = numbered_findings(record)
+    order = ("error", "warning", "note")
+    places = sorted(range(len(record.findings)), key=lambda place: order.index(record.findings[place].severity.value))
+    articles = []
+    for place in places[:MAX_FINDINGS]:
+        finding = record.findings[place]
+        links = " ".join(_episode_link(one, ids) for one in finding.trajectories[:MOST_EPISODES])
+        label = (
+            f'<p class="faint">{labels[place]} in the curves' if place in labels else '<p class="faint">Before training'
+        )
+        articles.append(finding_article(finding, more=f"{label}{'. Episodes: ' + links if links else '.'}</p>\n"))
+    left = len(places) - len(articles)
+    more = f"<p>{left} more are in findings.jsonl.</p>" if left else ""
+    return f'<section id="findings"><h2>Findings</h2>{"".join(articles) or "<p>Nothing was found.</p>"}{more}</section>'
+
+
+def _episode_link(trajectory_id: str, ids: set[str]) -> str:
+    if trajectory_id not in ids:
+        return f"<span>{text(trajectory_id)}</span>"
+    return f'<button type="button" class="link" data-episode="{text(trajectory_id)}">{text(trajectory_id)}</button>'
+
+
+def _tasks_section(said: Verdict) -> str:
+    head = '<section id="tasks"><h2>Tasks, before and after</h2>'
+    before, after, comparison = said.before, said.after, said.comparison
+    if before is None or after is None or comparison is None:
+        return f"{head}<p>Two policies on the same tasks are needed: <code>sparring eval RUN</code> plays them.</p></section>"
+    rates = [dict(zip(one.task_ids, map(float, one.rates), strict=True)) for one in (before, after)]
+    kinds = (
+        ("broken", "−", "got worse", comparison.broken),
+        ("fixed", "+", "got better", comparison.fixed),
+        ("failing", "·", "not right before or after", [i for i in comparison.unchanged if rates[1][i] < 1]),
+        ("solved", "✓", "right before and after", [i for i in comparison.unchanged if rates[1][i] >= 1]),
+    )
+    cells = [
+        f'<button type="button" class="task {kind}" data-task="{text(i)}" tabindex="-1" '
+        f'title="{text(i)}: {rates[0][i]:.3g} to {rates[1][i]:.3g}">{symbol}</button>'
+        for kind, symbol, _, task_ids in kinds
+        for i in task_ids
+    ]
+    keys = " ".join(
+        f'<span class="key"><span class="task {kind}" aria-hidden="true">{symbol}</span> {len(task_ids)} {meaning}</span>'
+        for kind, symbol, meaning, task_ids in kinds
+    )
+    left = len(cells) - MAX_TASKS
+    more = (
+        f"<p>{left} tasks more are in {text(said.after.name if said.after else '')}'s evaluation file.</p>"
+        if left > 0
+        else ""
+    )
+    return f"""{head}
+<p>{text(before.name)} to {text(after.name)}, {text(after.setting)}. A task leads to its episodes; arrow keys move.</p>
+<p class="keys">{keys}</p>
+<div class="map" role="group" aria-label="Tasks">{"".join(cells[:MAX_TASKS])}</div>{more}</section>"""
+
+
+def _curves_section(record: Record) -> str:
+    drawn = "\n".join(
+        f"<figure><figcaption><b>{text(chart.title)}</b><br>{legend(chart)}</figcaption>{svg(chart)}"
+        f'<p class="faint">{text(chart.meaning)}</p></figure>'
+        for chart in charts(record)
+    )
+    marks = "<p>F1, F2, ... mark findings, R a resumed run.</p>" if drawn else "<p>No step was logged.</p>"
+    return f'<section id="curves"><h2>Curves</h2>{marks}<div class="charts">{drawn}</div></section>'
+
+
+def _budgets_section(record: Record) -> str:
+    rows = "".join(
+        f'<tr><td>{text(name)}</td><td class="number">{text(setting)}</td><td>{text(used)}</td><td class="{state.value}">'
+        f'<span class="symbol">{SYMBOLS[state]}</span> {text(rule)}</td></tr>'
+        for name, setting, used, state, rule in _budgets(record)
+    )
+    return f"""<section id="budgets"><h2>Budgets</h2>
+<p class="faint">Training episodes, means of the last {LAST_STEPS} steps.</p>
+<table><tr><th>budget</th><th class="number">setting</th><th>used</th><th>rule</th></tr>{rows}</table></section>"""
+
+
+def _budgets(record: Record) -> Iterator[tuple[str, str, str, State, str]]:
+    config, late = record.config, record.late
+    out, turns = late(f"rollout/outcome/{Outcome.MAX_TURNS}"), late("rollout/turns/mean")
+    used = "not measured" if turns is None else f"{turns:.1f} on average, {_percent(out or 0)} of episodes ran out"
+    limit = config.agent.max_turns if config.agent.is_foreign else config.environment.max_turns
+    yield "Turns", _setting(limit), used, _below(out, MAX_OUT_OF_TURNS), "below 10 % run out"
+    cut, longest = late("rollout/truncated_turns"), late("rollout/tokens/response_max")
+    used = "not measured" if longest is None else f"the longest {longest:.0f}, {_percent(cut or 0)} of turns cut"
+    yield (
+        "Tokens of a turn",
+        _setting(config.sampling.sampling_max_tokens),
+        used,
+        _below(cut, MAX_CUT_TURNS),
+        "below 5 % cut",
+    )
+    full = late(f"rollout/outcome/{Outcome.MAX_TOKENS}")
+    used = "not measured" if full is None else f"{_percent(full)} of episodes ran out"
+    limit = config.rollout.rollout_max_tokens or config.model.max_sequence_length
+    yield "Tokens of an episode", _setting(limit), used, _below(full, MAX_CUT_TURNS), "below 5 % run out"
+    slow = late(f"rollout/outcome/{Outcome.POLICY_TIMEOUT}")
+    used = "not measured" if slow is None else f"{_percent(slow)} of episodes ran out"
+    yield (
+        "Seconds of an episode",
+        _setting(config.rollout.rollout_timeout),
+        used,
+        _below(slow, 0.01),
+        "below 1 % run out",
+    )
+
+
+def _setting(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+def _below(share: float | None, most: float) -> State:
+    return State.UNKNOWN if share is None else State.GOOD if share < most else State.DOUBT
+
+
+def _episodes_section(played: Episodes) -> str:
+    said = [
+        f"{len(played.shown)} of {played.num_played} episodes are in this page, disagreements of reward and scorer first."
+    ]
+    if played.left_out:
+        left = ", ".join(f"{count} {what}" for what, count in played.left_out.items())
+        said.append(f"Left out for its size: {left}; they are in the run's folder.")
+    if played.without_tokens:
+        said.append(
+            f"{played.without_tokens} are without their tokens, which did not fit or whose texts the run did not keep."
+        )
+    if played.why_no_advantages is not None:
+        said.append(f"Advantages are not shown: {text(played.why_no_advantages)}.")
+    return f"""<section id="episodes"><h2>Episodes</h2>
+<p>{" ".join(said)}</p>
+<noscript><p>To read them here needs JavaScript; they are in <code>trajectories/</code>, too.</p></noscript>
+<div class="filters" role="search" aria-label="Which episodes">
+<label>Show <select id="which"></select></label>
+<label>Ended <select id="outcome"></select></label>
+<label>Played in <select id="where"></select></label>
+<label>Task <input id="task" type="search" autocomplete="off" spellcheck="false"></label>
+<label>Color tokens by <select id="coloring"></select></label>
+</div>
+<p id="count" role="status"></p>
+<p id="scale" class="faint"></p>
+<div class="reader"><div><ol id="list" aria-label="Episodes"></ol><button type="button" id="more">Show more</button></div>
+<div id="panes" tabindex="-1" aria-label="The chosen episodes"></div></div></section>"""
+
+
+def _settings_section(record: Record) -> str:
+    manifest = {key: record.manifest.get(key) for key in ("recipe", "seed", "versions", "hardware", "sha256")}
+    made_of = json.dumps(manifest, indent=1, ensure_ascii=False)
+    return f"""<section id="settings"><h2>Settings</h2>
+<details><summary>Recipe with every change applied</summary><pre>{text(resolved_toml(record.config))}</pre></details>
+<details><summary>Versions, hardware, contents</summary><pre>{text(made_of)}</pre></details>
+</section>"""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,174 @@
+"""What a run's folder says, except its episodes. Nothing is played or loaded, and no code of the recipe runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sparring.config import Config
+from sparring.errors import DataError
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.report import EvaluationReport, read_report
+from sparring.findings import Finding, Severity
+from sparring.tracking import RunFolder
+from sparring.tracking.run_folder import MANIFEST, VOCABULARY
+from sparring.tracking.stored import rows
+
+LAST_STEPS = 10
+"""Over which a number at the end of a run is taken: one step alone is noisy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One run, read."""
+
+    path: Path
+    config: Config
+    manifest: Mapping[str, Any]
+    status: Mapping[str, Any]
+    metrics: Mapping[int, Mapping[str, float]]
+    """By step, in order; of a step that was played again the last."""
+    resumed_after: tuple[int, ...]
+    """Steps that the run went on from, again."""
+    findings: tuple[Finding, ...]
+    """In the order in which they were said; what a resumed run said anew, once."""
+    held_out: EvaluationReport | None
+    """The newest that compares policies; the newest of all where none does."""
+    validations: Mapping[int, Evaluation]
+    """By step, in order."""
+    vocabulary: Sequence[str] | None
+    """What each token id stands for; None in runs that did not keep it."""
+    unread: tuple[str, ...]
+    """Why some file is not in here."""
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def last_step(self) -> int:
+        return max(self.metrics, default=0)
+
+    @property
+    def was_checked(self) -> bool:
+        """Whether the recipe was checked before it was trained."""
+        return bool(self.manifest.get("checked"))
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """(step, value) of a metric where it was measured."""
+        return [(step, metrics[name]) for step, metrics in self.metrics.items() if metrics.get(name) is not None]
+
+    def names(self, prefix: str) -> list[str]:
+        """Of the metrics below it, sorted."""
+        return sorted({name for metrics in self.metrics.values() for name in metrics if name.startswith(prefix)})
+
+    def late(self, name: str) -> float | None:
+        """Mean of a metric over the last steps that have it."""
+        values = [value for _, value in self.series(name)[-LAST_STEPS:]]
+        return fmean(values) if values else None
+
+    def total(self, name: str) -> float:
+        """Sum of a metric over all steps."""
+        return sum(value for _, value in self.series(name))
+
+
+def read_run(path: Path) -> Record:
+    """Raises DataError for a folder that is no run, and for a damaged recipe, metrics or findings."""
+    folder = RunFolder(path)
+    unread: list[str] = []
+    metrics, resumed_after = _metrics(path / "metrics.jsonl")
+    return Record(
+        path=path,
+        config=folder.config(),
+        manifest=_manifest(path / MANIFEST, unread),
+        status=folder.status(),
+        metrics=metrics,
+        resumed_after=resumed_after,
+        findings=tuple(
+            {(one.rule, one.severity, one.step): one for one in _findings(path / "findings.jsonl")}.values()
+        ),
+        held_out=_held_out(folder.evaluations, unread),
+        validations=_validations(folder.evaluations, unread),
+        vocabulary=_vocabulary(path / VOCABULARY, unread),
+        unread=tuple(unread),
+    )
+
+
+def _metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
+    found: dict[int, dict[str, float]] = {}
+    resumed: list[int] = []
+    last = -1
+    for where, row in rows(path, is_growing=True) if path.is_file() else ():
+        try:
+            step, metrics = int(row["step"]), dict(row["metrics"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise DataError(f"{where}: {error!r}; every line holds a step and its metrics.") from error
+        if step < last:
+            # Played again from a checkpoint: what came after it the first time is forgotten.
+            resumed.append(step - 1)
+            found = {at: numbers for at, numbers in found.items() if at < step}
+        last = step
+        found.setdefault(step, {}).update(metrics)
+    return dict(sorted(found.items())), tuple(dict.fromkeys(resumed))
+
+
+def _findings(path: Path) -> Iterator[Finding]:
+    for where, row in rows(path, is_growing=True) if path.is_file() else ():
+        try:
+            yield Finding(
+                rule=row["rule"], severity=Severity(row["severity"]), symptom=row["symptom"], evidence=row["evidence"],
+                change=row["change"], confirm=row["confirm"], step=row.get("step"),
+                trajectories=tuple(row.get("trajectories", ())),
+            )  # fmt: skip
+        except (LookupError, TypeError, ValueError) as error:
+            raise DataError(f"{where}: {error!r}; this is no finding as `sparring` writes them.") from error
+
+
+def _held_out(folder: Path, unread: list[str]) -> EvaluationReport | None:
+    paths = [path for _, path in sorted(_numbered(folder, "held_out"), reverse=True)]
+    reports = [report for path in paths if (report := _evaluation(path, unread)) is not None]
+    return next((report for report in reports if report.comparisons), reports[0] if reports else None)
+
+
+def _validations(folder: Path, unread: list[str]) -> dict[int, Evaluation]:
+    read = ((step, _evaluation(path, unread)) for step, path in sorted(_numbered(folder, "validation")))
+    return {step: report.evaluations[0] for step, report in read if report is not None}
+
+
+def _numbered(folder: Path, stem: str) -> list[tuple[int, Path]]:
+    pattern = re.compile(rf"{stem}-(\d+)\.json")
+    found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    return [(int(match[1]), path) for match, path in found if match]
+
+
+def _evaluation(path: Path, unread: list[str]) -> EvaluationReport | None:
+    try:
+        return read_report(path)
+    except DataError as error:
+        unread.append(str(error))
+        return None
+
+
+def _manifest(path: Path, unread: list[str]) -> Mapping[str, Any]:
+    return _json(path, dict, unread) or {}
+
+
+def _vocabulary(path: Path, unread: list[str]) -> Sequence[str] | None:
+    return _json(path, list, unread) if path.is_file() else None
+
+
+def _json(path: Path, kind: type, unread: list[str]) -> Any:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        unread.append(f"{path} cannot be read as JSON: {error}.")
+        return None
+    if isinstance(content, kind):
+        return content
+    unread.append(f"{path} does not hold what `sparring` writes there.")
+    return None

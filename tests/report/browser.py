@@ -1,0 +1,136 @@
+"""A headless Chromium driven over its DevTools protocol: what a page asks for, complains of, shows and does."""
+
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH; docs/report.md says how to have one")
+START_SECONDS = 120.0
+"""A browser that starts beside everything else a busy machine does."""
+
+
+class Page:
+    """One tab. `complaints` are console messages, exceptions and refusals of the content policy; `requests` all addresses."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._ids = itertools.count(1)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        for domain in ("Runtime", "Log", "Network", "Page"):
+            self.send(f"{domain}.enable")
+        self.send("Performance.enable", timeDomain="threadTicks")
+
+    def send(self, method: str, **parameters: Any) -> Any:
+        """A command of the protocol, and its answer."""
+        number = next(self._ids)
+        self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            message = json.loads(self._connection.recv(timeout=START_SECONDS))
+            if message.get("id") == number:
+                assert "error" not in message, message
+                return message["result"]
+            self._heard(message)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        match event["method"], event["params"]:
+            case "Runtime.consoleAPICalled", said:
+                self.complaints.append(str(said["args"]))
+            case "Runtime.exceptionThrown", said:
+                self.complaints.append(str(said["exceptionDetails"]))
+            case "Log.entryAdded", said:
+                self.complaints.append(said["entry"]["text"])
+            case "Page.javascriptDialogOpening", said:
+                self.complaints.append(f"a dialog: {said['message']}")
+            case "Network.requestWillBeSent", said:
+                self.requests.append(said["request"]["url"])
+
+    def open(self, path: Path) -> float:
+        """Seconds until the page has loaded and its script has run."""
+        self.complaints.clear()
+        self.requests.clear()
+        self.send("Page.navigate", url=path.resolve().as_uri())
+        deadline = time.monotonic() + START_SECONDS
+        while not self.evaluate("document.readyState === 'complete' && performance.timing.loadEventEnd > 0"):
+            assert time.monotonic() < deadline, "the page did not load"
+            time.sleep(0.02)
+        return self.evaluate("(performance.timing.loadEventEnd - performance.timing.navigationStart) / 1000")
+
+    def processor_seconds(self) -> float:
+        """What the page has taken of a processor since it was opened, whatever else the machine does."""
+        metrics = self.send("Performance.getMetrics")["metrics"]
+        return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the page, which must have a form in JSON."""
+        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """A key, as a person presses it."""
+        code = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "ArrowUp": 38}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
+    def prefer(self, scheme: str) -> None:
+        """`dark` or `light`."""
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def size(self, width: int, height: int) -> None:
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def picture(self, path: Path) -> None:
+        """What is on the screen, as PNG."""
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[Page]:
+    """A fresh browser without network, whose profile lies in `folder`."""
+    assert CHROMIUM is not None
+    profile = folder / "chromium"
+    command = [
+        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        "--disable-background-networking", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
+    ]  # fmt: skip
+    with (folder / "chromium.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        port = _port(profile / "DevToolsActivePort")
+        address = _page_address(port)
+        with connect(address, max_size=None, open_timeout=START_SECONDS) as connection:
+            yield Page(connection)
+    finally:
+        process.terminate()
+        process.wait(timeout=START_SECONDS)
+
+
+def _port(path: Path) -> int:
+    deadline = time.monotonic() + START_SECONDS
+    while not path.is_file() or "\n" not in path.read_text():
+        assert time.monotonic() < deadline, "chromium did not start"
+        time.sleep(0.05)
+    return int(path.read_text().split()[0])
+
+
+def _page_address(port: int) -> str:
+    from httpx import Client
+
+    with Client(trust_env=False, timeout=START_SECONDS) as client:
+        targets = client.get(f"http://127.0.0.1:{port}/json/list").json()
+    return next(one["webSocketDebuggerUrl"] for one in targets if one["type"] == "page")

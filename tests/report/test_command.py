@@ -1,0 +1,48 @@
+"""`sparring report`: writes the page, says the verdict, refuses what it cannot do."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparring.cli import app
+from sparring.errors import UsageError
+from sparring.report.cost import read_prices
+from tests.report.stored_run import StoredRun, evaluation, held_out
+
+
+def test_the_page_lies_in_the_run_and_the_command_says_the_verdict(tmp_path: Path) -> None:
+    run = StoredRun(tmp_path)
+    run.log({1: {"rollout/tokens/sampled": 500_000.0, "rollout/tokens/computed": 2_500_000.0, "timing_s/step": 1800.0}})
+    first, last = held_out("base-0", [0.0] * 25), held_out("tuned-0", [1.0] * 25)
+    run.evaluated((evaluation("base", first), first), (evaluation("tuned", last), last))
+    prices = ["--price", "sample=2", "--price", "prefill=0.5", "--price", "hour=3"]
+    result = CliRunner().invoke(app, ["report", str(run.path), "--json", *prices])
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said["path"] == str(run.path / "report.html")
+    assert (said["episodes"], said["left_out"], said["verdict"]["rise"]) == (50, 0, "rose")
+    page = (run.path / "report.html").read_text("utf-8")
+    assert said["bytes"] == len(page.encode())
+    # Half a million sampled at 2, two million read at 0.5, half an hour at 3.
+    assert "<b>3.5</b>" in page
+
+
+def test_a_folder_that_is_no_run_a_wrong_price_and_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 3
+    run = StoredRun(tmp_path)
+    result = CliRunner().invoke(app, ["report", str(run.path), "--out", str(tmp_path / "no" / "page.html")])
+    assert result.exit_code == 2
+    assert "cannot be written" in result.output
+    for wrong in ("gpu=1", "sample", "sample=-1", "sample=nan", "sample=inf"):
+        with pytest.raises(UsageError, match="is no price"):
+            read_prices([wrong])
+
+
+def test_a_run_that_has_done_nothing_yet_has_a_page(tmp_path: Path) -> None:
+    run = StoredRun(tmp_path)
+    (run.path / "vocabulary.json").unlink()
+    result = CliRunner().invoke(app, ["report", str(run.path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["verdict"]["rise"] == "unknown"
