@@ -264,6 +264,7 @@ def summarize(
         f"{prefix}/completion": fmean(completions),
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        f"{prefix}/policy_timeouts": float(sum(t.outcome is Outcome.POLICY_TIMEOUT for t in everything)),
         **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }

@@ -94,7 +94,12 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     if len(judges) > 1:
         said.append("note: not all were judged alike, so the numbers of different judges do not compare")
     for one in evaluations:
-        lost = next((int(value) for name, value in one.metrics.items() if name.endswith("/lost_rollouts")), 0)
+        lost, late = (_count(one, name) for name in ("lost_rollouts", "policy_timeouts"))
+        if late:
+            said.append(
+                f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were judged as "
+                "they stood: a slow or busy machine looks like a weak policy; raise rollout.rollout_timeout, or play it again"
+            )
         if lost:
             said.append(
                 f"note: {lost} episodes of {one.name} ({one.setting}) were lost to infrastructure; k above {min(one.samples)} "
@@ -114,6 +119,10 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
                 more = f", and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
                 said.append(f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}")
     return said
+
+
+def _count(evaluation: Evaluation, name: str) -> int:
+    return next((int(value) for known, value in evaluation.metrics.items() if known.endswith(f"/{name}")), 0)
 
 
 def _judges(evaluations: Sequence[Evaluation]) -> str:

@@ -1,0 +1,38 @@
+"""What is said beside the numbers of an evaluation."""
+
+from __future__ import annotations
+
+from sparring.evaluation.evaluation import Judge, Row, summarize
+from sparring.evaluation.tables import notes
+from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
+
+TASK = Task(id="t", messages=({"role": "user", "content": "?"},))
+ROW = Row(
+    name="tuned", label="tuned", split="held_out", policy_version=1, fingerprint="f", temperature=0.8, group_size=3
+)
+JUDGE = Judge(scorer="s:score", independence="scorer", success_threshold=1.0)
+
+
+def played(outcome: Outcome, attempt: int) -> Trajectory:
+    score = float(outcome is Outcome.FINISHED)
+    return Trajectory(
+        id=f"{attempt}", task=TASK, attempt=attempt, turns=(), messages=({"role": "assistant", "content": ""},), outcome=outcome,
+        reward=Reward(total=score), score=score,
+    )  # fmt: skip
+
+
+def test_episodes_that_were_not_done_in_time_are_counted_and_told() -> None:
+    # A policy that is right whenever it comes to its end, on a machine that was too busy for two of three.
+    outcomes = (Outcome.FINISHED, Outcome.POLICY_TIMEOUT, Outcome.POLICY_TIMEOUT)
+    group = TrajectoryGroup(task=TASK, trajectories=tuple(played(one, place) for place, one in enumerate(outcomes)))
+    evaluation = summarize([group], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
+    assert evaluation.metrics["eval/policy_timeouts"] == 2.0
+    (note,) = [one for one in notes([evaluation], []) if "in time" in one]
+    assert "2 of 3 episodes of tuned" in note
+    assert "rollout.rollout_timeout" in note
+
+
+def test_nothing_is_said_of_episodes_that_all_came_to_their_end() -> None:
+    group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.FINISHED, 0), played(Outcome.MAX_TURNS, 1)))
+    evaluation = summarize([group], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
+    assert not [one for one in notes([evaluation], []) if "in time" in one]
