@@ -97,8 +97,8 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
         lost, late = (_count(one, name) for name in ("lost_rollouts", "policy_timeouts"))
         if late:
             said.append(
-                f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were judged as "
-                "they stood: a slow or busy machine looks like a weak policy; raise rollout.rollout_timeout, or play it again"
+                f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were "
+                "judged as they stood: a busy machine looks like a weak policy; raise rollout.rollout_timeout, or play again"
             )
         if lost:
             said.append(
