@@ -93,7 +93,7 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
 
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     trained = sparring("train", "toy", "--name", "one", *SMALL)
-    assert "validation, judged by environment:scorer (95 % intervals in brackets)" in trained.stdout
+    assert "validation, greedy, 3 x 1 episodes, judged by environment:scorer" in trained.stdout
     assert "next: sparring eval runs/one" in trained.stdout
     assert "step 2/2  reward" in trained.stderr
     evaluated = sparring("eval", "one", "--no-base")

@@ -18,16 +18,22 @@ MOST_CULPRITS = 4
 
 
 def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
-    """Success, score and what else a policy did, a row each."""
+    """Success, score and what else a policy did, a row each. What all rows have in common is said in the title."""
+    settings = {one.setting for one in evaluations}
+    sizes = {f"{len(one.task_ids)} x {one.group_size}" for one in evaluations}
     rows: list[list[object]] = [
         [
-            one.name, one.setting, interval(one.success), interval(one.score), sum(one.rewards) / len(one.rewards),
-            sum(one.turns) / len(one.turns), f"{len(one.task_ids)} x {one.group_size}",
+            one.name, *([one.setting] if len(settings) > 1 else []), interval(one.success), interval(one.score),
+            sum(one.rewards) / len(one.rewards), sum(one.turns) / len(one.turns),
+            *([f"{len(one.task_ids)} x {one.group_size}"] if len(sizes) > 1 else []),
         ]
         for one in evaluations
     ]  # fmt: skip
-    columns = ["policy", "sampled", "success", "score", "reward", "turns", "tasks"]
-    return f"{title}, judged by {_judges(evaluations)} (95 % intervals in brackets)", columns, rows
+    columns = ["policy", *(["sampled"] if len(settings) > 1 else []), "success", "score", "reward", "turns"]
+    columns += ["tasks"] if len(sizes) > 1 else []
+    shared = [*(settings if len(settings) == 1 else ()), *(f"{size} episodes" for size in sizes if len(sizes) == 1)]
+    said = ", ".join([title, *shared, f"judged by {_judges(evaluations)}"])
+    return f"{said} (95 % intervals in brackets)", columns, rows
 
 
 def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
@@ -51,10 +57,11 @@ def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Co
     if not comparisons:
         return None
     by_label = {one.label: one for one in evaluations}
+    is_one_setting = len({one.setting for one in evaluations}) == 1
 
     def shown(label: str) -> str:
         one = by_label.get(label)
-        return label if one is None else f"{one.name} ({one.setting})"
+        return label if one is None else one.name if is_one_setting else f"{one.name} ({one.setting})"
 
     rows: list[list[object]] = [
         [

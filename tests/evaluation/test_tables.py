@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sparring.evaluation.evaluation import Judge, Row, summarize
-from sparring.evaluation.tables import notes
+from sparring.evaluation.tables import notes, result_table
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
 
 TASK = Task(id="t", messages=({"role": "user", "content": "?"},))
@@ -36,3 +38,16 @@ def test_nothing_is_said_of_episodes_that_all_came_to_their_end() -> None:
     group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.FINISHED, 0), played(Outcome.MAX_TURNS, 1)))
     evaluation = summarize([group], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
     assert not [one for one in notes([evaluation], []) if "in time" in one]
+
+
+def test_what_all_rows_have_in_common_is_said_once_in_the_title() -> None:
+    group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.FINISHED, 0),))
+    served = summarize([group], replace(ROW, group_size=1), judge=JUDGE, seconds=1.0, prefix="eval")
+    greedy = summarize([group], replace(ROW, group_size=1, temperature=0.0), judge=JUDGE, seconds=1.0, prefix="eval")
+    title, columns, rows = result_table([served, served], title="held-out tasks")
+    assert title.startswith("held-out tasks, T 0.8, 1 x 1 episodes, judged by s:score")
+    assert columns == ["policy", "success", "score", "reward", "turns"]
+    assert all(len(row) == len(columns) for row in rows)
+    _, columns, rows = result_table([greedy, served], title="held-out tasks")
+    assert columns == ["policy", "sampled", "success", "score", "reward", "turns"]
+    assert [row[1] for row in rows] == ["greedy", "T 0.8"]
