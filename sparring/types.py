@@ -226,6 +226,8 @@ class Turn:
     """Which of the episode's named policies played it; None is the main one."""
     learns: bool = True
     """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
+    began: float | None = None
+    """Seconds from the beginning of the episode until it was asked for; None where nobody knows. Not in the ledger."""
 
     @property
     def oldest_version(self) -> int:
@@ -320,6 +322,8 @@ class Trajectory:
     final_state: Json = None
     """What the environment said its world was like at the end; None where it says nothing."""
     error: str | None = None
+    began: float | None = None
+    """When it was begun, in seconds since 1970; None where nobody knows."""
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()
     """Those of policies that do not learn (a user simulator, a frozen opponent). Ids are unique over both."""

@@ -26,6 +26,7 @@ from sparring.errors import DataError
 from sparring.evaluation.agreement import Disagreement, agreement
 from sparring.pages import data_text
 from sparring.report.reading import Record
+from sparring.tracking.spans import turn_places
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Json, Message, Outcome, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
@@ -275,7 +276,7 @@ def _turn(one: Trajectory, place: int, advantages: Sequence[float] | None) -> di
 
 def _messages(one: Trajectory) -> tuple[list[Json], list[Json]]:
     """The conversation, and what turns said that is not in it (branches, side requests); each with its turn's place."""
-    places = _turn_places(one.messages, one.turns)
+    places = turn_places(one.messages, one.turns)
     num_tools = sum(message.get("role") == "tool" for message in one.messages)
     errors = iter(
         [transition.get("error") for transition in one.transitions] if len(one.transitions) == num_tools else ()
@@ -287,24 +288,6 @@ def _messages(one: Trajectory) -> tuple[list[Json], list[Json]]:
     inside = set(places)
     aside = [_message(turn.message, place, None) for place, turn in enumerate(one.turns) if place not in inside]
     return shown, aside
-
-
-def _turn_places(messages: Sequence[Message], turns: Sequence[Turn]) -> list[int | None]:
-    """Of each message the place of the turn that said it: the next one with the same words and calls."""
-    said = [_words(turn.message) for turn in turns]
-    places: list[int | None] = []
-    begin = 0
-    for message in messages:
-        place = None
-        if message.get("role") == "assistant" and (words := _words(message)) in said[begin:]:
-            place = said.index(words, begin)
-            begin = place + 1
-        places.append(place)
-    return places
-
-
-def _words(message: Message) -> str:
-    return json.dumps([message.get("content") or "", message.get("tool_calls") or []], sort_keys=True, default=str)
 
 
 def _message(message: Message, place: int | None, error: Json) -> dict[str, Json]:

@@ -90,6 +90,7 @@ class Collector:
         policies: Mapping[str, NamedPolicy] | None = None,
         close_agent: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`chat` is None for an engine that speaks in messages. `max_turns` and `max_tokens` bound what each policy that
@@ -111,6 +112,7 @@ class Collector:
         self._max_turns = max_turns
         self._max_tokens = max_tokens
         self._clock = clock
+        self._now = now
         self._sleep = sleep
 
     def playing(
@@ -199,7 +201,7 @@ class Collector:
         ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member, split=plan.split)
         ledger.advance_nowait(rollout_id, RolloutState.LEASED)
         ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
-        began = self._clock()
+        began, began_at = self._clock(), self._now()
         session = self._session(plan, member, rollout_id, deadline=began + self._timeout_seconds)
         try:
             async with session:
@@ -247,6 +249,7 @@ class Collector:
             transitions=tuple(played.transitions),
             final_state=played.final_state,
             error=played.error,
+            began=began_at,
             seconds=self._clock() - began,
         )
         ledger.advance_nowait(rollout_id, RolloutState.FINISHED)

@@ -92,6 +92,7 @@ class MessageSession:
         self._budget = TokenBudget(max_tokens, whose=f"Session {id}")
         self._deadline = deadline
         self._clock = clock
+        self._opened = clock()
         self._played: list[_Played] = []
         self._deltas: list[tuple[str, str]] = []
         """What was told of answers under way: where it belongs, and the text. `on_token` gets the place in this list."""
@@ -250,7 +251,7 @@ class MessageSession:
         finally:
             self._num_running -= 1
             self._budget.settle(num_reserved, num_sampled)
-        turn = self._turn(parent, reason, request, answer, seconds=self._clock() - began)
+        turn = self._turn(parent, reason, request, answer, began=began, seconds=self._clock() - began)
         history = (*wanted, canonical_message(turn.message))
         self._played.append(_Played(turn, wanted, history, tools_wanted, (*messages, turn.message)))
         if self._ledger is not None:
@@ -306,7 +307,14 @@ class MessageSession:
         ]
 
     def _turn(
-        self, parent: int | None, reason: str | None, request: MessageRequest, answer: MessageAnswer, *, seconds: float
+        self,
+        parent: int | None,
+        reason: str | None,
+        request: MessageRequest,
+        answer: MessageAnswer,
+        *,
+        began: float,
+        seconds: float,
     ) -> Turn:
         turn_id, usage = next(self._turn_ids), answer.usage
         return Turn(
@@ -322,6 +330,7 @@ class MessageSession:
             sampling=request.sampling,
             message=_with_call_ids(answer.message, turn_id),
             num_computed_tokens=0 if usage is None else usage.num_prompt_tokens + usage.num_sampled_tokens,
+            began=began - self._opened,
             seconds=seconds,
             usage=usage,
             policy=self._policy,

@@ -120,6 +120,7 @@ class Session:
         self._budget = TokenBudget(max_tokens, whose=f"Session {self._label}")
         self._deadline = deadline
         self._clock = clock
+        self._opened = clock()
         self._played: list[_Played] = []
         self._messages: tuple[Message, ...] = ()
         self._history: CanonicalHistory = ()
@@ -265,7 +266,7 @@ class Session:
             self._num_running -= 1
             self._budget.settle(num_reserved, num_sampled)
         self._check(completion, oldest_allowed)
-        turn = self._turn(start, request, completion, tools, seconds=self._clock() - began)
+        turn = self._turn(start, request, completion, tools, began=began, seconds=self._clock() - began)
         self._messages = (*messages, turn.message)
         self._history, self._digests = (*wanted, canonical_message(turn.message)), digests
         self._played.append(_Played(turn, wanted, self._history, tools_wanted))
@@ -395,6 +396,7 @@ class Session:
         completion: Completion,
         tools: Sequence[ToolSchema],
         *,
+        began: float,
         seconds: float,
     ) -> Turn:
         turn_id = next(self._turn_ids)
@@ -411,6 +413,7 @@ class Session:
             sampling=request.sampling,
             message=_with_unique_call_ids(self.read(completion.token_ids, tools, request.stop_texts), turn_id),
             num_computed_tokens=completion.num_computed_tokens,
+            began=began - self._opened,
             seconds=seconds,
             removed_mass=completion.removed_mass,
             stop_text=self._stop_text(completion, request.stop_texts),

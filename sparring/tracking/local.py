@@ -45,8 +45,9 @@ class LocalTracker:
         name = f"{split}-{step}.jsonl"
 
         def write() -> None:
-            _replace(self._path / "trajectories" / name, (trajectory_json(t) for t in trajectories))
+            # What belongs to the episodes first, for who reads them as soon as they are there.
             _replace(self._path / "environment" / name, (entry for t in trajectories for entry in _transitions(t)))
+            _replace(self._path / "trajectories" / name, (trajectory_json(t) for t in trajectories))
 
         self._worker.submit(write)
 
@@ -85,6 +86,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         "attempt": trajectory.attempt,
         "outcome": trajectory.outcome,
         "error": trajectory.error,
+        "began": trajectory.began,
         "seconds": trajectory.seconds,
         "messages": trajectory.messages,
         "turns": [_turn_json(turn) for turn in trajectory.turns],
@@ -121,6 +123,7 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
         "message": turn.message,
         "num_computed_tokens": turn.num_computed_tokens,
         "usage": None if turn.usage is None else dataclasses.asdict(turn.usage),
+        "began": turn.began,
         "seconds": turn.seconds,
         **({} if turn.policy is None else {"policy": turn.policy}),
     }

@@ -1,166 +1,117 @@
-"""The door to MLflow: the same metrics and artifacts, and one trace an episode. The only module that imports mlflow."""
+"""Tells MLflow of a run while it goes on, from a process of its own that reads the run folder.
+
+The trainer only starts that process, passes on its warnings, and waits a while for it at the end. A server that is down,
+slow, full or wrong therefore costs a run nothing; what was not told stays in the folder, and the next process of the
+run tells it: when it is resumed, or `sparring runs sync` is called.
+"""
 
 from __future__ import annotations
 
 import json
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from math import isfinite
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, final
-
-import mlflow  # pyright: ignore[reportMissingImports]
-from mlflow.entities import Metric, Param, SpanType  # pyright: ignore[reportMissingImports]
-from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
+from typing import Self, final
 
 from sparring.config import Config
-from sparring.tracking.encode import encode
-from sparring.tracking.worker import Worker
-from sparring.types import Json, Message, Trajectory, TrajectoryGroup
+from sparring.tracking.run_folder import RunFolder
+from sparring.types import Json, TrajectoryGroup
 
-_CAPACITY = 256
-"""Entries that may wait for the server; later ones are left out until it keeps up."""
+logger = logging.getLogger(__name__)
 
-_CLOSE_SECONDS = 60.0
-_MAX_METRIC_NAME_LENGTH = 250
-_MAX_PARAM_LENGTH = 500
-_RUN_FILE = "mlflow.json"
+CLOSE_SECONDS = 60.0
+"""How long the end of a run waits for what MLflow has not been told yet."""
+REQUEST_SECONDS = 10
+COMMAND = (sys.executable, "-m", "sparring.tracking.mlflow_process")
+_REQUESTS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
+    # Asking again is what delivery does, and it says so.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+"""What MLflow's client reads, unless the user has set it."""
 
 
 @final
 class MlflowTracker:
-    """Logs into one MLflow run on a thread of its own: a slow or absent server costs a gap and a warning, no time.
+    """One MLflow run for one run folder, which a resumed run continues."""
 
-    A resumed run continues its MLflow run, whose id is kept in mlflow.json of the run folder.
-    """
-
-    def __init__(self, uri: str, experiment: str, folder: Path, params: Mapping[str, str]) -> None:
-        self._uri, self._experiment, self._folder, self._params = uri, experiment, folder, params
-        self._worker = Worker("MLflow", capacity=_CAPACITY, drops_when_full=True)
-        self._client: Any = None
-        self._run_id = ""
-        self._experiment_id = ""
-        self._worker.submit(self._connect)
+    def __init__(self, folder: Path, *, uri: str, experiment: str, command: Sequence[str] = COMMAND) -> None:
+        """`command` is what is started; another is a fake in tests."""
+        self._folder = folder
+        self._is_closed = False
+        self._is_done = threading.Event()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            encoding="utf-8", env={**_REQUESTS, **os.environ}, start_new_session=True,
+        )  # fmt: skip
+        settings = {"folder": str(folder.resolve()), "uri": uri, "experiment": experiment}
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended, which the listener says
+            self._process.stdin.write(json.dumps(settings) + "\n")
+            self._process.stdin.flush()
+        self._listener = threading.Thread(target=self._listen, name="sparring-mlflow", daemon=True)
+        self._listener.start()
 
     @classmethod
-    def open(cls, config: Config, folder: Path) -> Self:
+    def open(cls, config: Config, folder: RunFolder) -> Self:
         """As the recipe says: its server, else a sqlite file in the run folder."""
         section = config.tracking
-        uri = section.mlflow_uri or f"sqlite:///{(folder / 'mlflow.sqlite').resolve()}"
-        params = {
-            f"{name}.{key}": str(value)[:_MAX_PARAM_LENGTH]
-            for name, fields in config.model_dump(mode="json", exclude_none=True).items()
-            for key, value in fields.items()
-        }
-        return cls(uri, section.mlflow_experiment_name, folder, params)
+        uri = section.mlflow_uri or f"sqlite:///{(folder.path / 'mlflow.sqlite').resolve()}"
+        return cls(folder.path, uri=uri, experiment=section.mlflow_experiment_name)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        entries = [Metric(_metric_name(name), value, now, step) for name, value in metrics.items() if isfinite(value)]
-        self._submit(lambda: self._client.log_batch(self._run_id, metrics=entries))
+        """Nothing to do, as with all that follows: it stands in the run folder."""
 
-    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
-        for group in groups:
-            for trajectory in group.trajectories:
-                self._submit(partial(self._trace, trajectory, step, split))
+    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None: ...
 
-    def log_finding(self, finding: Mapping[str, Json]) -> None:
-        self.log_artifact(f"findings/{time.time_ns()}.json", dict(finding))
+    def log_finding(self, finding: Mapping[str, Json]) -> None: ...
 
-    def log_artifact(self, name: str, content: Json) -> None:
-        text = encode(content, indent=True).decode("utf-8")
-        self._submit(lambda: self._client.log_text(self._run_id, text, name))
+    def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Finish what waits, for at most a minute."""
-        self._submit(mlflow.flush_trace_async_logging)
-        self._submit(lambda: self._client.set_terminated(self._run_id))
-        self._worker.close(timeout=_CLOSE_SECONDS)
+        """Wait until all was told, for at most a minute. Closing again does nothing."""
+        self.finish(CLOSE_SECONDS)
 
-    def _submit(self, job: Callable[[], object]) -> None:
-        def connected() -> None:
-            # Without a connection there is nothing to fail again; the worker has warned of the first failure.
-            if self._run_id:
-                job()
-
-        self._worker.submit(connected)
-
-    def _connect(self) -> None:
-        # Traces follow the process-wide address; there is one run at a time in a process.
-        mlflow.set_tracking_uri(self._uri)
-        self._client = mlflow.MlflowClient(tracking_uri=self._uri)
-        self._experiment_id = self._find_experiment()
-        kept = self._folder / _RUN_FILE
-        if kept.exists():
-            self._run_id = json.loads(kept.read_text("utf-8"))["run_id"]
-            self._client.update_run(self._run_id, status="RUNNING")
-            return
-        tags = {"sparring.run": str(self._folder.resolve())}
-        run = self._client.create_run(self._experiment_id, run_name=self._folder.name, tags=tags)
-        kept.write_text(json.dumps({"run_id": run.info.run_id, "uri": self._uri}) + "\n", "utf-8")
-        self._client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in self._params.items()])
-        self._run_id = run.info.run_id
-
-    def _find_experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self._experiment)
-        if found is not None:
-            return found.experiment_id
-        # A local database would put artifacts into the working directory; a server knows its own place.
-        location = (self._folder / "mlflow_artifacts").resolve().as_uri() if self._uri.startswith("sqlite") else None
+    def finish(self, seconds: float) -> bool:
+        """Wait until all was told, for at most so long; whether it was. Later calls do nothing."""
+        if self._is_closed:
+            return self._is_done.is_set()
+        self._is_closed = True
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it ended before
+            self._process.stdin.close()
         try:
-            return self._client.create_experiment(self._experiment, artifact_location=location)
-        except MlflowException:
-            # Another run made it in between.
-            return self._client.get_experiment_by_name(self._experiment).experiment_id
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listener.join()
+        if not self._is_done.is_set():
+            logger.warning(
+                "tracking: MLflow has not been told everything; it is all in %s. `sparring runs sync %s` tells the rest.",
+                self._folder, self._folder,
+            )  # fmt: skip
+        return self._is_done.is_set()
 
-    def _trace(self, trajectory: Trajectory, step: int, split: str) -> None:
-        """One trace: the episode, and in it its turns one after the other, as long as each took."""
-        ended = time.time_ns()
-        began = ended - int(trajectory.seconds * 1e9)
-        attributes: dict[str, Any] = {
-            "outcome": str(trajectory.outcome),
-            "reward": trajectory.reward.total if trajectory.reward else None,
-            "score": trajectory.score,
-            "score_parts": dict(trajectory.score_parts),
-            "task_id": trajectory.task.id,
-        }
-        root = mlflow.start_span_no_context(
-            trajectory.id,
-            span_type=SpanType.AGENT,
-            inputs={"messages": _plain(trajectory.task.messages)},
-            attributes=attributes,
-            tags={"split": split, "step": str(step), "outcome": str(trajectory.outcome)},
-            metadata={"mlflow.sourceRun": self._run_id},
-            experiment_id=self._experiment_id,
-            start_time_ns=began,
-        )
-        at = began
-        for turn in sorted((*trajectory.turns, *trajectory.other_turns), key=lambda turn: turn.id):
-            numbers: dict[str, Any] = {
-                "prompt_tokens": turn.num_prompt_tokens,
-                "sampled_tokens": turn.num_sampled_tokens,
-                "policy_version": turn.oldest_version,
-                "stop_reason": str(turn.stop_reason),
-            }
-            if turn.policy is not None:
-                numbers["policy"] = turn.policy
-            span = mlflow.start_span_no_context(
-                f"turn {turn.id}", span_type=SpanType.LLM, parent_span=root, attributes=numbers, start_time_ns=at
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            match line.strip():
+                case "done":
+                    self._is_done.set()
+                case "left":
+                    pass
+                case said:
+                    logger.warning("tracking: MLflow: %s", said)
+        code = self._process.wait()
+        if code and not self._is_closed:
+            logger.warning(
+                "tracking: MLflow: the process that tells it ended with code %d; the run goes on, and all is in its folder.",
+                code,
             )
-            at += int(turn.seconds * 1e9)
-            span.end(outputs=_plain([turn.message])[0], end_time_ns=at)
-        last = _plain(trajectory.messages[-1:])
-        root.end(outputs=last[0] if last else None, end_time_ns=ended)
-
-
-def _plain(messages: Sequence[Message]) -> list[Any]:
-    return json.loads(encode(messages))
-
-
-def _metric_name(name: str) -> str:
-    """A name that MLflow takes: it refuses a whole batch for one that it does not like. Kinds of tasks and components of
-    rewards are named by users."""
-    parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
-    return "/".join(part.strip(".") or "_" for part in parts)[:_MAX_METRIC_NAME_LENGTH]

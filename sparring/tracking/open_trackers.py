@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 
 from sparring.config import Config
 from sparring.errors import ServiceError
@@ -10,6 +10,7 @@ from sparring.protocols import Tracker
 from sparring.tracking.console import Console
 from sparring.tracking.fan_out import FanOut
 from sparring.tracking.local import LocalTracker
+from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.run_folder import RunFolder
 
 
@@ -17,13 +18,11 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
     """The run's files, the console and, if the recipe says so, MLflow. Raises ServiceError when MLflow is missing."""
     trackers: list[Tracker] = [LocalTracker(folder.path), console]
     if config.tracking.mlflow:
-        try:
-            # Imported only when asked for: it is an optional dependency that takes a second to load.
-            door = importlib.import_module("sparring.tracking.mlflow_tracker")
-        except ImportError as error:
+        # Looked for and not imported: only the process that tells it loads it, which takes seconds.
+        if importlib.util.find_spec("mlflow") is None:
             raise ServiceError(
-                f"tracking.mlflow = true, but MLflow cannot be imported ({error}); "
-                "install it with `pip install 'sparring[mlflow]'`, or set tracking.mlflow=false."
-            ) from error
-        trackers.append(door.MlflowTracker.open(config, folder.path))
+                "tracking.mlflow = true, but MLflow is not installed; install it with `pip install 'sparring[mlflow]'`, or set "
+                "tracking.mlflow=false."
+            )
+        trackers.append(MlflowTracker.open(config, folder))
     return FanOut(trackers)

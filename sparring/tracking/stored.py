@@ -83,6 +83,7 @@ def trajectory_of(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Jso
             transitions=tuple(transitions),
             final_state=row.get("final_state"),
             error=row["error"],
+            began=row.get("began"),
             seconds=row["seconds"],
         )
     except (LookupError, TypeError, ValueError) as error:
@@ -106,6 +107,7 @@ def _turn(row: Mapping[str, Any], *, learns: bool = True) -> Turn:
         ),
         message=row["message"],
         num_computed_tokens=row["num_computed_tokens"],
+        began=row.get("began"),
         seconds=row["seconds"],
         usage=None if usage is None else Usage(**usage),
         removed_mass=row.get("removed_mass", 0.0),

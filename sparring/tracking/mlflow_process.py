@@ -1,0 +1,58 @@
+"""The process that tells MLflow of a run: `python -m sparring.tracking.mlflow_process`.
+
+It works from the run folder alone, so that nothing that a server does can reach the run: a trainer starts it and closes
+its input when the run is over, which a trainer that is killed does too. Its first line of input is JSON, `{"folder",
+"uri", "experiment"}`; what a person should know it prints, a line each, and last `done` or `left` (not all was told).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+from sparring.redaction import masked
+from sparring.tracking.delivery import Record, deliver
+from sparring.tracking.mlflow_receiver import MlflowReceiver
+
+RECORD = "mlflow.json"
+"""In the run folder: which MLflow run it is, and what that was told."""
+DONE, LEFT = "done", "left"
+NICENESS = 19
+"""Of the process: where cores are few, the run goes first."""
+
+
+def main() -> None:
+    os.nice(NICENESS)
+    warnings.simplefilter("ignore")
+    settings = json.loads(sys.stdin.readline())
+    folder = Path(settings["folder"])
+    over = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=listen, name="sparring-over", daemon=True).start()
+    all_told = deliver(
+        folder,
+        MlflowReceiver(folder, uri=settings["uri"], experiment=settings["experiment"]),
+        Record.read(folder / RECORD, settings["uri"]),
+        is_over=over.is_set,
+        wait=over.wait,
+        tell=_tell,
+    )
+    _tell(DONE if all_told else LEFT)
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # who started it is gone
+        print(masked(text), flush=True)  # noqa: T201 - it reads this
+
+
+if __name__ == "__main__":
+    main()

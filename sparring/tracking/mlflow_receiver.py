@@ -1,0 +1,254 @@
+"""The door to MLflow: pieces of a run become metrics, tags, artifacts and traces. The only module that imports mlflow.
+
+Everything goes under names that follow from what is told: a metric has the time at which it was measured, a trace, its
+spans and its assessments ids made from the episode's. MLflow takes what it has already as the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any, final
+
+from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+from mlflow.entities import (  # pyright: ignore[reportMissingImports]
+    AssessmentSource,
+    AssessmentSourceType,
+    Feedback,
+    Metric,
+    Param,
+    RunTag,
+    TraceInfo,
+    TraceLocation,
+    TraceState,
+)
+from mlflow.entities import Span as MlflowSpan  # pyright: ignore[reportMissingImports]
+from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
+from mlflow.tracing.client import TracingClient  # pyright: ignore[reportMissingImports]
+
+from sparring.redaction import masked
+from sparring.tracking.delivery import Refused
+from sparring.tracking.encode import encode
+from sparring.tracking.journal import Document, Episodes, Findings, Metrics, Piece
+from sparring.tracking.spans import Judgement, Span, SpanKind, Trace, trace_of
+from sparring.types import Json, Trajectory
+
+_MAX_METRIC_NAME_LENGTH = 250
+_MAX_PARAM_LENGTH = 500
+_MAX_TAG_LENGTH = 5000
+_MAX_METRICS = 1000
+"""That MLflow takes in one request."""
+_MAX_PREVIEW_LENGTH = 1000
+_TRACE_PREFIX = "tr-"
+_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"})
+"""Error codes of MLflow that mean this piece, and not the server's state."""
+_STATUSES = {"completed": "FINISHED", "failed": "FAILED"}
+
+
+@final
+class MlflowReceiver:
+    """One MLflow run for one run folder. A resumed run goes on in the same."""
+
+    def __init__(self, folder: Path, *, uri: str, experiment: str) -> None:
+        self._folder, self._uri, self._experiment = folder.resolve(), uri, experiment
+
+    def open(self, kept: dict[str, Any]) -> None:
+        """Find the run that `kept` names, or make one; `kept` names it afterwards."""
+        self._client = MlflowClient(tracking_uri=self._uri)
+        self._traces = TracingClient(self._uri)
+        if "run_id" in kept:
+            self._client.update_run(kept["run_id"], status="RUNNING")
+        else:
+            experiment = self._find_experiment()
+            # Known before it is made: a request whose answer got lost may have made it.
+            key = kept.setdefault("key", uuid.uuid4().hex)
+            kept |= {"run_id": self._find_run(experiment, key), "experiment_id": experiment}
+        self._run_id, self._experiment_id = kept["run_id"], kept["experiment_id"]
+
+    def take(self, piece: Piece) -> None:
+        try:
+            match piece:
+                case Metrics():
+                    self._take_metrics(piece)
+                case Findings():
+                    self._take_findings(piece)
+                case Episodes():
+                    self._take_episodes(piece)
+                case Document():
+                    self._take_document(piece)
+        except MlflowException as error:
+            if error.error_code in _REFUSALS:
+                raise Refused(masked(str(error))) from error
+            raise
+
+    def finish(self) -> None:
+        """End the MLflow run as the run ended."""
+        status = json.loads((self._folder / "status.json").read_text("utf-8"))["status"]
+        self._client.set_terminated(self._run_id, status=_STATUSES.get(status, "KILLED"))
+
+    def _find_experiment(self) -> str:
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is not None:
+            return found.experiment_id
+        # A local database would put artifacts into the working directory; a server knows its own place.
+        location = (self._folder / "mlflow_artifacts").as_uri() if self._uri.startswith("sqlite") else None
+        try:
+            return self._client.create_experiment(self._experiment, artifact_location=location)
+        except MlflowException:
+            # Another run made it in between.
+            found = self._client.get_experiment_by_name(self._experiment)
+            if found is None:
+                raise
+            return found.experiment_id
+
+    def _find_run(self, experiment: str, key: str) -> str:
+        for run in self._client.search_runs([experiment], f"tags.`sparring.key` = '{key}'", max_results=1):
+            return run.info.run_id
+        content = json.loads((self._folder / "manifest.json").read_text("utf-8"))
+        tags = {"sparring.run": str(self._folder), "sparring.key": key}
+        made = self._client.create_run(
+            experiment, start_time=_ms(content["created"]), run_name=self._folder.name, tags=tags
+        )
+        return made.info.run_id
+
+    def _take_metrics(self, piece: Metrics) -> None:
+        entries = [
+            Metric(_name(name), value, _ms(time), step)
+            for step, time, numbers in piece.lines
+            for name, value in numbers.items()
+            if value is not None and isfinite(value)
+        ]
+        for begin in range(0, len(entries), _MAX_METRICS):
+            self._client.log_batch(self._run_id, metrics=entries[begin : begin + _MAX_METRICS])
+
+    def _take_findings(self, piece: Findings) -> None:
+        """The latest of each rule as a tag, which the list of runs can show; the file itself is an artifact."""
+        tags = {
+            f"finding.{_name(str(row['rule']))}": f"{row['severity']}"
+            + (f" after step {row['step']}" if row.get("step") is not None else "")
+            + f": {row['symptom']} {row['change']}"
+            for row in piece.findings
+        }
+        self._client.log_batch(
+            self._run_id, tags=[RunTag(key, masked(text)[:_MAX_TAG_LENGTH]) for key, text in tags.items()]
+        )
+
+    def _take_document(self, piece: Document) -> None:
+        name = piece.path.relative_to(self._folder)
+        text = masked(piece.path.read_text("utf-8"))
+        self._client.log_text(self._run_id, text, str(name))
+        if name.name == "manifest.json":
+            self._log_params(json.loads(text)["config"])
+
+    def _log_params(self, config: Mapping[str, Json]) -> None:
+        given = [
+            Param(f"{section}.{key}", str(value)[:_MAX_PARAM_LENGTH])
+            for section, fields in config.items()
+            for key, value in (fields or {}).items()
+            if value is not None
+        ]
+        self._client.log_batch(self._run_id, params=given)
+
+    def _take_episodes(self, piece: Episodes) -> None:
+        spans: list[MlflowSpan] = []
+        for trajectory in piece.trajectories:
+            trace = trace_of(trajectory, run=self._run_id, stored=piece.stored)
+            self._traces.start_trace(self._trace_info(trajectory, trace, piece))
+            spans += [_mlflow_span(span, trace.id) for span in trace.spans]
+        if spans:
+            self._traces.log_spans(self._experiment_id, spans)
+
+    def _trace_info(self, trajectory: Trajectory, trace: Trace, piece: Episodes) -> TraceInfo:
+        root, id = trace.spans[0], _TRACE_PREFIX + trace.id
+        duration = (root.ended_ns - root.began_ns) // 1_000_000
+        usage = {"input_tokens": sum(turn.num_prompt_tokens for turn in trajectory.turns)}
+        usage["output_tokens"] = trajectory.num_sampled_tokens
+        usage["total_tokens"] = sum(usage.values())
+        return TraceInfo(
+            trace_id=id,
+            trace_location=TraceLocation.from_experiment_id(self._experiment_id),
+            request_time=root.began_ns // 1_000_000,
+            state=TraceState.OK if trajectory.error is None else TraceState.ERROR,
+            request_preview=_json(root.inputs)[:_MAX_PREVIEW_LENGTH],
+            response_preview=_json(root.outputs)[:_MAX_PREVIEW_LENGTH],
+            client_request_id=trajectory.id,
+            execution_duration=duration,
+            trace_metadata={
+                "mlflow.sourceRun": self._run_id,
+                # The episodes of one task in one step are shown side by side.
+                "mlflow.trace.session": trajectory.id.rpartition("/")[0] or trajectory.id,
+                "mlflow.trace.tokenUsage": json.dumps(usage),
+            },
+            tags={
+                "mlflow.traceName": f"{piece.split} {piece.step}: {trajectory.task.id}",
+                "split": piece.split,
+                "step": str(piece.step),
+                "task": trajectory.task.id,
+                "outcome": str(trajectory.outcome),
+            },
+            assessments=[
+                _feedback(place, one, id, _ms(root.ended_ns / 1e9)) for place, one in enumerate(trace.judgements)
+            ],
+        )
+
+
+def _feedback(place: int, judgement: Judgement, trace: str, at: int) -> Feedback:
+    feedback = Feedback(
+        name=judgement.name,
+        value=judgement.value,
+        source=AssessmentSource(source_type=AssessmentSourceType.CODE, source_id=judgement.source),
+        trace_id=trace,
+        span_id=judgement.span,
+        create_time_ms=at,
+        last_update_time_ms=at,
+    )
+    feedback.assessment_id = f"a-{trace.removeprefix(_TRACE_PREFIX)[:24]}{place:08x}"
+    return feedback
+
+
+def _mlflow_span(span: Span, trace: str) -> MlflowSpan:
+    """As MLflow reads spans: each attribute is JSON text."""
+    attributes: dict[str, Json] = {
+        "mlflow.traceRequestId": _TRACE_PREFIX + trace,
+        "mlflow.spanType": span.kind,
+        "mlflow.spanInputs": span.inputs,
+        "mlflow.spanOutputs": span.outputs,
+        **span.attributes,
+    }
+    if span.kind is SpanKind.MODEL_CALL:
+        prompt, sampled = span.attributes["prompt_tokens"], span.attributes["sampled_tokens"]
+        attributes |= {
+            "mlflow.message.format": "openai",
+            "mlflow.chat.tokenUsage": {
+                "input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled,
+            },
+        }  # fmt: skip
+    return MlflowSpan.from_dict({
+        "trace_id": _TRACE_PREFIX + trace,
+        "span_id": span.id,
+        "parent_span_id": span.parent,
+        "name": span.name,
+        "start_time_unix_nano": span.began_ns,
+        "end_time_unix_nano": span.ended_ns,
+        "attributes": {key: _json(value) for key, value in attributes.items() if value is not None},
+        "status": {"code": "OK" if span.error is None else "ERROR", "message": masked(span.error or "")},
+    })  # fmt: skip
+
+
+def _json(value: Json) -> str:
+    return masked(encode(value).decode("utf-8"))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def _name(name: str) -> str:
+    """A name that MLflow takes: it refuses a whole batch for one that it does not like. Kinds of tasks and components of
+    rewards are named by users."""
+    parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
+    return "/".join(part.strip(".") or "_" for part in parts)[:_MAX_METRIC_NAME_LENGTH]
