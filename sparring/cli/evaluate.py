@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.cli.tables import show_evaluations
 from sparring.errors import UsageError
 from sparring.tracking import Console, RunFolder
 
 if TYPE_CHECKING:
-    from sparring.evaluation.comparison import Comparison
-    from sparring.evaluation.evaluation import Evaluation
     from sparring.evaluation.report import EvaluationReport
 
 
@@ -123,17 +122,3 @@ def _show_report(report: EvaluationReport, as_json: bool) -> None:
     title = "held-out tasks" if report.rescored is None else f"{report.rescored['episodes']}, judged anew"
     show_evaluations(report.evaluations, report.comparisons, title=title)
     say(f"every task is in {report.path}")
-
-
-def show_evaluations(
-    evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison], *, title: str = "held-out tasks"
-) -> None:
-    from sparring.evaluation.tables import comparison_table, notes, pass_table, result_table
-
-    console = Console()
-    console.table(*result_table(evaluations, title=title))
-    for table in (pass_table(evaluations), comparison_table(evaluations, comparisons)):
-        if table is not None:
-            console.table(*table)
-    for line in notes(evaluations, comparisons):
-        say(line)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
-from sparring.cli.evaluate import show_evaluations
+from sparring.cli.tables import show_evaluations
 from sparring.config import load_config, read_recipe, resolved_view, untrainable
 from sparring.errors import UsageError
 from sparring.tracking import Console, RunFolder
