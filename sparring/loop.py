@@ -16,11 +16,12 @@ from typing import TypeVar
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
 from sparring.evaluation.agreement import agreement
+from sparring.prices import usage_metrics
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
 from sparring.training.sequences import build_batch
-from sparring.types import Task, TrainingBatch, TrajectoryGroup
+from sparring.types import Task, TrainingBatch, Trajectory, TrajectoryGroup
 
 Played = TypeVar("Played")
 
@@ -44,6 +45,10 @@ class Run:
     needs_every_token: bool
     """Whether tokens without advantage have a gradient too, from an entropy bonus or a divergence."""
     num_passes: int
+    observe: Callable[[Sequence[Trajectory]], Mapping[str, float]]
+    """What the parts of the run have to say of a step, of which it is given the episodes."""
+    prices: Mapping[str, float]
+    """By `sparring.prices.PRICES`; what has none costs nothing."""
     success_threshold: float
     """The reward from which an episode counts as right, where groups of equals are told apart."""
     learning_rate: Callable[[int], float]
@@ -104,15 +109,18 @@ async def train(run: Run) -> int:
                 replaced=scheduler.replaced,
                 success_threshold=run.success_threshold,
             )
-            compared = agreement(
-                [t for group in groups for t in group.trajectories], success_threshold=run.success_threshold
-            )
+            trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+            compared = agreement(trajectories, success_threshold=run.success_threshold)
             play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
-            run.tracker.log_metrics(
-                step,
-                play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | {**measured, **learned, **times},
-            )
+            trained = batch_metrics(batch, groups, num_stale=scheduler.num_stale, num_lost=scheduler.num_lost)
+            used = usage_metrics(
+                computed=play["rollout/tokens/computed"], sampled=play["rollout/tokens/sampled"],
+                trained=learned.get("training/tokens", 0.0), seconds=times["timing_s/step"], prices=run.prices,
+            )  # fmt: skip
+            place = {"training/global_step": float(step), "training/epoch": run.curriculum.epoch}
+            numbers = {**play, **trained, **run.observe(trajectories), **measured, **learned, **times, **used, **place}
+            run.tracker.log_metrics(step, numbers)
             run.tracker.log_groups(step, groups, split="train")
             await run.save(step)
             await run.validate(step)

@@ -24,6 +24,7 @@ from sparring.build import (
     checkpoint_in,
     demonstrations,
     load_curriculum,
+    observer,
     refuse_training,
     with_checkpoints,
 )
@@ -313,6 +314,8 @@ class MultiTurnRLTrainer:
             loss_reduction=parts.algorithm.reduction,
             needs_every_token=config.algorithm.needs_every_token,
             num_passes=config.algorithm.num_passes,
+            observe=observer(parts),
+            prices=config.tracking.prices,
             success_threshold=config.evaluation.success_threshold,
             learning_rate=partial(
                 learning_rate, peak=config.optimizer.learning_rate, schedule=config.optimizer.learning_rate_schedule,

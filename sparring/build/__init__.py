@@ -11,7 +11,7 @@ from sparring.build.policies import (
     script_of,
     with_checkpoints,
 )
-from sparring.build.run import Baseline, Parts, build, build_baseline, build_scheduler, close
+from sparring.build.run import Baseline, Parts, build, build_baseline, build_scheduler, close, observer
 from sparring.build.tasks import Tasks, load_curriculum, load_tasks
 from sparring.build.warm_start import demonstrations
 
@@ -34,6 +34,7 @@ __all__ = [
     "load_policy",
     "load_tasks",
     "message_engine_of",
+    "observer",
     "refuse_training",
     "script_of",
     "with_checkpoints",

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,9 @@ from sparring.evaluation.evaluation import Judge
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, MessageEngine
 from sparring.rollouts import Collector, Curriculum, NamedPolicy, Scheduler
-from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
+from sparring.rollouts.actions import StateVisits
+from sparring.tracking.process import resident_bytes
+from sparring.types import Task, ToolSchema, Trajectory, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
     from sparring.engines.frozen import FrozenEngine
@@ -222,6 +224,21 @@ def build_baseline(
         engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=kinds_of(config, tasks),
         judge=judged_by(config, reward, scorer), make_environment=make_environment,
     )  # fmt: skip
+
+
+def observer(parts: Parts) -> Callable[[Sequence[Trajectory]], dict[str, float]]:
+    """What the parts of a run say of a step, of which it is given the episodes: numbers by metric name."""
+    visits = StateVisits()
+
+    def observe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        return {
+            **parts.engine.metrics(),
+            **parts.collector.tally.take(),
+            **visits.metrics(trajectories),
+            "system/memory_rss_bytes": float(resident_bytes()),
+        }
+
+    return observe
 
 
 def build_scheduler(

@@ -30,8 +30,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
+    from sparring.prices import read_prices
     from sparring.report import write_report
-    from sparring.report.cost import read_prices
 
     prices = read_prices(price or ())
     with Console(quiet=as_json).phase("reading the run"):
@@ -53,7 +53,7 @@ def watch(
     as_json: Json = False,
 ) -> None:
     """Show the report of a run in the browser while it goes on, on this machine alone, until Ctrl-C."""
-    from sparring.report.cost import read_prices
+    from sparring.prices import read_prices
     from sparring.report.live import watch as watch_run
 
     def ready(address: str) -> None:

@@ -391,6 +391,13 @@ class TrackingSection(Section):
     mlflow: bool = Field(default=False)
     mlflow_uri: str | None = Field(default=None, description="None keeps a sqlite file in the run.")
     mlflow_experiment_name: str = Field(default="sparring")
+    prometheus_address: str | None = Field(default=None, description="host:port that a Prometheus server reads.")
+    webhook_url_env: str | None = Field(
+        default=None, description="Name of the environment variable with the address that is told of the run."
+    )
+    prices: dict[str, FiniteFloat] = Field(
+        default_factory=dict, description="By what has a price: see `sparring.prices`."
+    )
 
 
 class Config(Section):

@@ -20,6 +20,7 @@ from torch import Tensor
 from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
 from sparring.engines.grammar import Grammars
 from sparring.engines.kv_cache import SMALLEST_ROW, Row, common_prefix
+from sparring.engines.load import Load, device_metrics
 from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
@@ -60,6 +61,8 @@ class TorchEngine:
         self._current = self._version(weights, version)
         self._cache = self._forward.cache
         self._max_running = max_running
+        self._device = policy.device
+        self._load = Load()
         self._chunk = prefill_chunk_tokens
         self._deterministic = deterministic
         self._is_pinned = session_weights == "pinned"
@@ -166,6 +169,11 @@ class TorchEngine:
             self._is_cache_stale = self._is_cache_stale or not self._open
             self._wake.notify()
 
+    def metrics(self) -> dict[str, float]:
+        """How busy it was since somebody last asked, and the accelerator's memory at its highest in that time, the learner's
+        included where that is in this process."""
+        return self._load.take(time.monotonic(), capacity=self._max_running) | device_metrics(self._device)
+
     async def close(self) -> None:
         """Stop the thread; turns that are not complete fail with InfrastructureError."""
         with self._wake:
@@ -211,6 +219,7 @@ class TorchEngine:
         closed = InfrastructureError("the engine was closed before this turn was complete.")
         try:
             while self._take_work():
+                began = time.monotonic()
                 try:
                     self._admit()
                     self._step()
@@ -219,6 +228,7 @@ class TorchEngine:
                     failure.__cause__ = error
                     self._fail(self._running + self._queue, failure)
                     self._running, self._queue = [], []
+                self._load.worked(time.monotonic() - began)
         finally:
             with self._wake:
                 self._is_closed = True
@@ -336,6 +346,7 @@ class TorchEngine:
         self._cache.release(turn.held)
         turn.row = None
         self._queue.insert(0, turn)
+        self._load.preempted()
         return False
 
     def _prefill(self, version: Version, turns: Sequence[RunningTurn]) -> None:
@@ -358,6 +369,7 @@ class TorchEngine:
         if not turns:
             return
         turns.sort(key=lambda turn: (turn.held.capacity, turn.held.offset))
+        self._load.decoded(len(turns))
         rows = [turn.held for turn in turns]
         logits_B_V = self._forward.decode(version.weights, rows, [turn.ids[-1] for turn in turns])
         sampling = [turn.request.sampling for turn in turns]

@@ -14,7 +14,7 @@ from sparring.evaluation.agreement import Agreement, Disagreement, agreement
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
-from sparring.rollouts.metrics import score_part_means
+from sparring.rollouts.metrics import logprob_metrics, score_part_means
 from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
 
 
@@ -262,14 +262,27 @@ def summarize(
         f"{prefix}/reward/succeeded_rollouts": float(sum(successes)),
         f"{prefix}/reward/failed_rollouts": float(sum(samples) - sum(successes)),
         f"{prefix}/completion": fmean(completions),
+        **_within_groups(known, prefix),
         f"{prefix}/turns/mean": fmean(turns),
+        f"{prefix}/turns/min": float(min(len(t.turns) for t in everything)),
+        f"{prefix}/turns/max": float(max(len(t.turns) for t in everything)),
+        **logprob_metrics(everything, num_groups=len(known), prefix=prefix),
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
         f"{prefix}/policy_timeouts": float(sum(t.outcome is Outcome.POLICY_TIMEOUT for t in everything)),
         **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
     }
     if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
-        metrics[f"{prefix}/tokens/response_mean"] = fmean(t.num_sampled_tokens for t in everything)
+        responses = [t.num_sampled_tokens for t in everything]
+        metrics |= {
+            f"{prefix}/tokens/response_mean": fmean(responses),
+            f"{prefix}/tokens/response_std": pstdev(responses),
+            f"{prefix}/tokens/response_min": float(min(responses)),
+            f"{prefix}/tokens/response_max": float(max(responses)),
+        }
+    gaps = [t.reward.total - t.score for t in everything if t.reward is not None and t.score is not None]
+    if gaps:
+        metrics[f"{prefix}/reward_minus_score"] = fmean(gaps)
     if kind_of is not None:
         kinds: dict[str, list[float]] = {}
         for group, rate in zip(known, rates, strict=True):
@@ -301,6 +314,15 @@ def summarize(
         agreement=compared,
         seconds=seconds,
     )
+
+
+def _within_groups(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
+    """Lowest, mean, highest reward and standard deviation within a task's episodes, each the mean over tasks."""
+    within = {"min": min, "mean": fmean, "max": max, "std": pstdev}
+    return {
+        f"{prefix}/reward/{name}_within_groups": fmean(measure(group.rewards) for group in groups)
+        for name, measure in within.items()
+    }
 
 
 def _passes(samples: Sequence[int], successes: Sequence[int]) -> dict[int, tuple[float, float]]:

@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from sparring.errors import UsageError
 from sparring.pages import text
+from sparring.prices import PRICES, cost
 from sparring.report.reading import Record
-
-PER_TOKENS = 1_000_000
-"""What prices of tokens are for."""
-PRICES: Mapping[str, str] = {
-    "prefill": "a million tokens read to sample others",
-    "sample": "a million sampled tokens",
-    "train": "a million tokens that the learner computed",
-    "hour": "an hour of the machine",
-}
-"""What may have a price."""
-
-
-def read_prices(given: Sequence[str]) -> dict[str, float]:
-    """From `sample=0.6` and the like. Raises UsageError for anything else."""
-    prices = {}
-    for one in given:
-        name, _, amount = one.partition("=")
-        try:
-            price = float(amount)
-        except ValueError:
-            price = -1.0
-        if name not in PRICES or not 0 <= price < float("inf"):
-            raise UsageError(
-                f"--price {one!r} is no price; write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
-                f"{', '.join(PRICES.values())}."
-            )
-        prices[name] = price
-    return prices
 
 
 def cost_section(record: Record, prices: Mapping[str, float]) -> str:
-    """Tokens, hours and cost as markup."""
+    """Tokens, hours and cost as markup; without `prices` at those of the recipe."""
+    prices = prices or record.config.tracking.prices
     quantities = _quantities(record)
     rows = "".join(
         f'<tr><td>{text(what)}</td><td class="number">{amount:,.{0 if unit == "tokens" else 3}f}</td><td>{unit}</td>'
-        f'<td class="number">{_cost(amount, unit, prices.get(key))}</td></tr>'
+        f'<td class="number">{_cost(key, amount, prices.get(key))}</td></tr>'
         for key, what, amount, unit in quantities
     )
-    total = sum(_money(amount, unit, prices[key]) for key, _, amount, unit in quantities if key in prices)
+    total = sum(cost(key, amount, prices[key]) for key, _, amount, _ in quantities if key in prices)
     last = f'<tr><td>together</td><td></td><td></td><td class="number"><b>{total:.4g}</b></td></tr>' if prices else ""
-    note = "" if prices else f"<p class='faint'>Cost is shown with <code>--price</code>: {', '.join(PRICES)}.</p>"
+    places = "<code>--price</code> or <code>tracking.prices</code>"
+    note = "" if prices else f"<p class='faint'>Cost is shown with {places}: {', '.join(PRICES)}.</p>"
     times = "".join(
         f'<tr><td>{text(what)}</td><td class="number">{seconds:,.1f}</td><td class="number">{share:.0%}</td></tr>'
         for what, seconds, share in _times(record)
@@ -84,9 +58,5 @@ def _times(record: Record) -> Iterator[tuple[str, float, float]]:
         yield what, spent, spent / whole
 
 
-def _money(amount: float, unit: str, price: float) -> float:
-    return price * amount / PER_TOKENS if unit == "tokens" else price * amount
-
-
-def _cost(amount: float, unit: str, price: float | None) -> str:
-    return "" if price is None else f"{_money(amount, unit, price):.4g}"
+def _cost(key: str, amount: float, price: float | None) -> str:
+    return "" if price is None else f"{cost(key, amount, price):.4g}"

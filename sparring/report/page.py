@@ -51,7 +51,7 @@ class Report:
 
 
 def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, float] | None = None) -> Report:
-    """Write the page, as `report.html` into the run's folder where no path is given. `prices` are by `cost.PRICES`.
+    """Write the page, as `report.html` into the run's folder where no path is given. `prices` are by `sparring.prices.PRICES`.
 
     Raises DataError for a folder that is no run or is damaged, UsageError when the page cannot be written.
     """

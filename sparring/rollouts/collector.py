@@ -17,6 +17,7 @@ from sparring.errors import EpisodeError, InfrastructureError, PolicyTimeout, Re
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
+from sparring.rollouts.tally import Tally
 from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
@@ -114,6 +115,8 @@ class Collector:
         self._clock = clock
         self._now = now
         self._sleep = sleep
+        self.tally = Tally()
+        """Of attempts at training episodes."""
 
     def playing(
         self, engine: MessageEngine, *, introduce: Callable[[Task, str], Awaitable[None]] | None = None
@@ -185,14 +188,24 @@ class Collector:
 
     async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | None:
         """Play one member to its end, retrying infrastructure failures; None when retries run out."""
+        asked = self._clock()
         async with self._slots:
+            self._waited(plan, "queue", since=asked)
             for attempt in range(self._max_retries + 1):
+                if plan.split == "train":
+                    self.tally.attempted(again=attempt > 0)
                 trajectory = await self._attempt(plan, member, attempt)
                 if trajectory is not None:
                     return trajectory
                 if attempt < self._max_retries:
+                    failed = self._clock()
                     await self._sleep(min(30.0, 0.5 * 2**attempt))
+                    self._waited(plan, "backoff", since=failed)
         return None
+
+    def _waited(self, plan: GroupPlan, cause: str, *, since: float) -> None:
+        if plan.split == "train":
+            self.tally.waited(cause, self._clock() - since)
 
     async def _attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | None:
         """One attempt: a judged trajectory, or None after an infrastructure failure or a reward that never came."""
@@ -292,6 +305,7 @@ class Collector:
 
         Raises RewardError as it is: a reward that cannot be trusted ends the run.
         """
+        began = self._clock()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 reward = own_reward if own_reward is not None else await self._rewarded(trajectory)
@@ -308,6 +322,7 @@ class Collector:
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
             raise
+        self._waited(plan, "judge", since=began)
         score = None if found is None else found.value
         parts = {} if found is None else found.parts
         result = {
@@ -336,6 +351,8 @@ class Collector:
         return await evaluate_reward(self._reward, trajectory)
 
     def _discard(self, rollout_id: str, reason: DiscardReason, detail: str) -> None:
+        if rollout_id.startswith("train/"):
+            self.tally.discarded(reason)
         self._ledger.advance_nowait(rollout_id, RolloutState.DISCARDED, reason=reason, detail=detail)
 
     async def play_all(

@@ -92,6 +92,11 @@ class Curriculum(Iterator[GroupPlan]):
         """Of each task the last groups: how many of how many members succeeded."""
         self._resting: set[str] = set()
 
+    @property
+    def epoch(self) -> float:
+        """How often every task was offered so far, on average."""
+        return self._offered.total() / self._num_tasks
+
     def __next__(self) -> GroupPlan:
         while self._offered.total() < self._most_offers:
             # Whose share is the furthest behind (stride scheduling); the first by name among equals. Offers count, played

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from sparring.rollouts.actions import action_metrics
 from sparring.sessions.branching import BranchReason, reason_of
 from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, Turn, UntrainedReason
+
+MOST_PLACES = 16
+"""Turns of an episode whose rewards are told apart."""
 
 
 def rollout_metrics(
@@ -25,9 +30,11 @@ def rollout_metrics(
         **_reward_metrics(groups, trajectories, advantages),
         **_length_metrics(trajectories),
         **_policy_metrics(trajectories),
-        **_logprob_metrics(trajectories),
+        **logprob_metrics(trajectories, num_groups=len(groups)),
         **_group_metrics(groups, advantages),
         **_staleness_metrics(trajectories, version),
+        **_time_metrics(trajectories),
+        **action_metrics(trajectories),
         **_silence_metrics([*groups, *replaced], success_threshold),
         "rollout/replaced_groups": float(len(replaced)),
         "rollout/lost": float(sum(group.num_lost for group in groups)),
@@ -62,12 +69,28 @@ def _reward_metrics(
     for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
         metrics[f"rollout/agent/{name}"] = fmean(t.metrics.get(name, 0.0) for t in trajectories)
     values = [advantage for trajectory in trajectories for advantage in advantages[trajectory.id]] or [0.0]
-    return metrics | {
-        "rollout/advantage/mean": fmean(values),
-        "rollout/advantage/std": pstdev(values),
-        "rollout/advantage/min": min(values),
-        "rollout/advantage/max": max(values),
-    }
+    return (
+        metrics
+        | _turn_reward_metrics(trajectories)
+        | {
+            "rollout/advantage/mean": fmean(values),
+            "rollout/advantage/std": pstdev(values),
+            "rollout/advantage/min": min(values),
+            "rollout/advantage/max": max(values),
+            "rollout/advantage/n_positive": float(sum(value > 0 for value in values)),
+            "rollout/advantage/n_negative": float(sum(value < 0 for value in values)),
+        }
+    )
+
+
+def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """By place in the episode, of episodes whose reward is told by turn."""
+    rewards: dict[int, list[float]] = {}
+    for trajectory in trajectories:
+        per_turn = None if trajectory.reward is None else trajectory.reward.per_turn
+        for place, turn in enumerate(trajectory.turns[:MOST_PLACES] if per_turn is not None else ()):
+            rewards.setdefault(place, []).append((per_turn or {}).get(turn.id, 0.0))
+    return {f"rollout/reward/turn/{place}": fmean(values) for place, values in sorted(rewards.items())}
 
 
 def score_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -86,6 +109,9 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     outcomes = Counter(trajectory.outcome for trajectory in trajectories)
     last = [turn for trajectory in trajectories for turn in {turn.policy: turn for turn in trajectory.turns}.values()]
     needed = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in last)
+    prompts = sum(len(turn.prompt_ids) for turn in turns)
+    computed = sum(turn.num_computed_tokens for turn in turns)
+    cut = [any(turn.stop_reason is StopReason.LENGTH for turn in one.turns) for one in trajectories]
     return {
         "rollout/turns/mean": fmean(num_turns),
         "rollout/turns/min": float(min(num_turns)),
@@ -96,8 +122,12 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens/response_min": float(min(responses)),
         "rollout/tokens/response_max": float(max(responses)),
         "rollout/tokens/sampled": float(sum(responses)),
-        "rollout/tokens/computed": float(sum(turn.num_computed_tokens for turn in turns)),
+        "rollout/tokens/computed": float(computed),
+        "rollout/tokens/cached_share": 1 - max(0, computed - sum(responses)) / max(1, prompts),
         "rollout/tokens/of_episodes": float(needed),
+        "training/action_tokens_mean": sum(responses) / len(trajectories),
+        "training/obs_tokens_mean": (needed - sum(responses)) / len(trajectories),
+        "rollout/truncated_episodes": fmean(cut),
         "rollout/truncated_turns": fmean([turn.stop_reason is StopReason.LENGTH for turn in turns] or [0]),
         **{f"rollout/outcome/{outcome}": outcomes[outcome] / len(trajectories) for outcome in Outcome},
         "rollout/untrained_turns": fmean([not turn.is_trained for turn in turns] or [0]),
@@ -136,19 +166,28 @@ def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> di
     }
 
 
-def _logprob_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def logprob_metrics(
+    trajectories: Sequence[Trajectory], *, num_groups: int, prefix: str = "rollout"
+) -> dict[str, float]:
+    """Of the sampled tokens' log-probabilities, those that are exactly 0 apart; nothing where none are known."""
     logprobs = [value for t in trajectories for turn in t.turns for value in turn.sampled_logprobs]
     if not logprobs:
         return {}
-    nonzero = [value for value in logprobs if value != 0.0] or [0.0]
-    return {
-        "rollout/logprob/zero_count": float(len(logprobs) - sum(value != 0.0 for value in logprobs)),
-        "rollout/logprob/zero_frac": fmean(value == 0.0 for value in logprobs),
-        "rollout/logprob/nz_mean": fmean(nonzero),
-        "rollout/logprob/nz_std": pstdev(nonzero),
-        "rollout/logprob/nz_min": min(nonzero),
-        "rollout/logprob/nz_max": max(nonzero),
+    nonzero = [value for value in logprobs if value != 0.0]
+    num_zero = len(logprobs) - len(nonzero)
+    nonzero = nonzero or [0.0]
+    metrics = {
+        "zero_count": float(num_zero),
+        "zero_frac": num_zero / len(logprobs),
+        "zero_per_group": num_zero / num_groups,
+        "nz_mean": fmean(nonzero),
+        "nz_std": pstdev(nonzero),
+        "nz_min": min(nonzero),
+        "nz_max": max(nonzero),
+        # The mean of -log p over what was drawn from p estimates the entropy of p.
+        "entropy": -fmean(logprobs),
     }
+    return {f"{prefix}/logprob/{name}": value for name, value in metrics.items()}
 
 
 def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -179,8 +218,38 @@ def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float
 
 
 def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """Of episodes by their oldest token, and of trained tokens how many are how old."""
     ages = [version - t.oldest_version for t in trajectories if t.oldest_version is not None] or [0]
-    return {"training/staleness_mean": fmean(ages), "training/staleness_max": float(max(ages))}
+    tokens: Counter[int] = Counter()
+    for turn in (turn for t in trajectories for turn in t.turns if turn.is_trained):
+        for sampled_by, count in turn.versions:
+            tokens[version - sampled_by] += count
+    return {
+        "training/staleness_mean": fmean(ages),
+        "training/staleness_max": float(max(ages)),
+        **{f"training/staleness/{age}": count / tokens.total() for age, count in sorted(tokens.items())},
+    }
+
+
+def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What turns and episodes took, and what an episode's time went into."""
+    turns = [turn.seconds for t in trajectories for turn in t.turns] or [0.0]
+    episodes = [trajectory.seconds for trajectory in trajectories]
+    policy = [sum(turn.seconds for turn in (*t.turns, *t.other_turns)) for t in trajectories]
+    return {
+        "timing_s/turn/p50": quantile(turns, 0.5),
+        "timing_s/turn/p99": quantile(turns, 0.99),
+        "timing_s/episode/mean": fmean(episodes),
+        "timing_s/episode/max": max(episodes),
+        "timing_s/episode/policy": fmean(policy),
+        # Turns of one episode may overlap.
+        "timing_s/episode/world": fmean(max(0.0, all_ - own) for all_, own in zip(episodes, policy, strict=True)),
+    }
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values (at least one) that `share` of them do not exceed: nearest rank, no number in between."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def kind_metrics(
@@ -205,12 +274,16 @@ def kind_metrics(
     return metrics
 
 
-def batch_metrics(batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int) -> dict[str, float]:
-    """What of the step's play went into training; `num_stale` counts the groups discarded as too old so far."""
+def batch_metrics(
+    batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int, num_lost: int = 0
+) -> dict[str, float]:
+    """What of the step's play went into training; `num_stale` counts the groups discarded as too old so far, `num_lost`
+    those that the step would have had and that were lost as a whole."""
     num_trajectories = sum(len(group.trajectories) for group in groups)
     trained = batch.num_trained_tokens
     return {
         "training/stale_groups_discarded": float(num_stale),
+        "analysis/batch_completion_ratio": len(groups) / (len(groups) + num_lost),
         "training/num_groups": float(len(groups)),
         "training/num_trajectories": float(num_trajectories),
         "training/num_datums": float(len(batch.sequences)),

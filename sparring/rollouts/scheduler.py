@@ -82,6 +82,8 @@ class Scheduler:
         self._num_handed_over = 0
         self._claimed: list[TrajectoryGroup] = []
         self.num_stale = 0
+        self.num_lost = 0
+        """Groups of the last batch that were lost as a whole."""
         self.replaced: list[TrajectoryGroup] = []
         """Groups without signal that others of the last batch stand in for."""
 
@@ -103,7 +105,7 @@ class Scheduler:
         Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost to infrastructure.
         """
         batch: list[TrajectoryGroup] = []
-        self.replaced = []
+        self.replaced, self.num_lost = [], 0
         lost_in_a_row = 0
         while len(batch) < self._groups_per_step:
             self._start()
@@ -113,6 +115,7 @@ class Scheduler:
             group = self._in_play.pop(position).result()
             if not group.trajectories:
                 lost_in_a_row += 1
+                self.num_lost += 1
                 if lost_in_a_row >= MAX_LOST_IN_A_ROW:
                     raise ServiceError(
                         f"{lost_in_a_row} groups in a row were lost to infrastructure failures (the last one: task "

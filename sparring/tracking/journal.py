@@ -61,6 +61,8 @@ class Document:
 
     name: str
     mark: list[int]
+    file: str
+    """Its path in the run folder."""
     path: Path
 
 
@@ -77,10 +79,11 @@ def untold(run: Path, told: Mapping[str, list[int]]) -> Iterator[Piece]:
     yield from _episodes(run, told)
     for pattern in DOCUMENTS:
         for path in sorted(run.glob(pattern)):
-            name, version = str(path.relative_to(run)), [path.stat().st_mtime_ns]
-            # What grows has a piece of its own by its name.
-            if told.get(f"{name} whole") != version:
-                yield Document(name=f"{name} whole", mark=version, path=path)
+            file, version = str(path.relative_to(run)), [path.stat().st_mtime_ns]
+            # What grows has pieces of its own by its name.
+            name = f"{file} whole"
+            if told.get(name) != version:
+                yield Document(name=name, mark=version, file=file, path=path)
 
 
 def _metrics(run: Path, told: Mapping[str, list[int]]) -> Iterator[Metrics]:

@@ -30,7 +30,7 @@ from mlflow.entities import Span as MlflowSpan  # pyright: ignore[reportMissingI
 from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
 from mlflow.tracing.client import TracingClient  # pyright: ignore[reportMissingImports]
 
-from sparring.redaction import masked
+from sparring.redaction import masker
 from sparring.tracking.delivery import Refused
 from sparring.tracking.encode import encode
 from sparring.tracking.journal import Document, Episodes, Findings, Metrics, Piece
@@ -58,6 +58,7 @@ class MlflowReceiver:
 
     def open(self, kept: dict[str, Any]) -> None:
         """Find the run that `kept` names, or make one; `kept` names it afterwards."""
+        self._masked = masker()
         self._client = MlflowClient(tracking_uri=self._uri)
         self._traces = TracingClient(self._uri)
         if "run_id" in kept:
@@ -82,7 +83,7 @@ class MlflowReceiver:
                     self._take_document(piece)
         except MlflowException as error:
             if error.error_code in _REFUSALS:
-                raise Refused(masked(str(error))) from error
+                raise Refused(self._masked(str(error))) from error
             raise
 
     def finish(self) -> None:
@@ -134,14 +135,13 @@ class MlflowReceiver:
             for row in piece.findings
         }
         self._client.log_batch(
-            self._run_id, tags=[RunTag(key, masked(text)[:_MAX_TAG_LENGTH]) for key, text in tags.items()]
+            self._run_id, tags=[RunTag(key, self._masked(text)[:_MAX_TAG_LENGTH]) for key, text in tags.items()]
         )
 
     def _take_document(self, piece: Document) -> None:
-        name = piece.path.relative_to(self._folder)
-        text = masked(piece.path.read_text("utf-8"))
-        self._client.log_text(self._run_id, text, str(name))
-        if name.name == "manifest.json":
+        text = self._masked(piece.path.read_text("utf-8"))
+        self._client.log_text(self._run_id, text, piece.file)
+        if piece.file == "manifest.json":
             self._log_params(json.loads(text)["config"])
 
     def _log_params(self, config: Mapping[str, Json]) -> None:
@@ -158,7 +158,7 @@ class MlflowReceiver:
         for trajectory in piece.trajectories:
             trace = trace_of(trajectory, run=self._run_id, stored=piece.stored)
             self._traces.start_trace(self._trace_info(trajectory, trace, piece))
-            spans += [_mlflow_span(span, trace.id) for span in trace.spans]
+            spans += [self._span(span, trace.id) for span in trace.spans]
         if spans:
             self._traces.log_spans(self._experiment_id, spans)
 
@@ -173,8 +173,8 @@ class MlflowReceiver:
             trace_location=TraceLocation.from_experiment_id(self._experiment_id),
             request_time=root.began_ns // 1_000_000,
             state=TraceState.OK if trajectory.error is None else TraceState.ERROR,
-            request_preview=_json(root.inputs)[:_MAX_PREVIEW_LENGTH],
-            response_preview=_json(root.outputs)[:_MAX_PREVIEW_LENGTH],
+            request_preview=self._json(root.inputs)[:_MAX_PREVIEW_LENGTH],
+            response_preview=self._json(root.outputs)[:_MAX_PREVIEW_LENGTH],
             client_request_id=trajectory.id,
             execution_duration=duration,
             trace_metadata={
@@ -195,6 +195,37 @@ class MlflowReceiver:
             ],
         )
 
+    def _span(self, span: Span, trace: str) -> MlflowSpan:
+        """As MLflow reads spans: each attribute is JSON text."""
+        attributes: dict[str, Json] = {
+            "mlflow.traceRequestId": _TRACE_PREFIX + trace,
+            "mlflow.spanType": span.kind,
+            "mlflow.spanInputs": span.inputs,
+            "mlflow.spanOutputs": span.outputs,
+            **span.attributes,
+        }
+        if span.kind is SpanKind.MODEL_CALL:
+            prompt, sampled = span.attributes["prompt_tokens"], span.attributes["sampled_tokens"]
+            attributes |= {
+                "mlflow.message.format": "openai",
+                "mlflow.chat.tokenUsage": {
+                    "input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled,
+                },
+            }  # fmt: skip
+        return MlflowSpan.from_dict({
+            "trace_id": _TRACE_PREFIX + trace,
+            "span_id": span.id,
+            "parent_span_id": span.parent,
+            "name": span.name,
+            "start_time_unix_nano": span.began_ns,
+            "end_time_unix_nano": span.ended_ns,
+            "attributes": {key: self._json(value) for key, value in attributes.items() if value is not None},
+            "status": {"code": "OK" if span.error is None else "ERROR", "message": self._masked(span.error or "")},
+        })  # fmt: skip
+
+    def _json(self, value: Json) -> str:
+        return self._masked(encode(value).decode("utf-8"))
+
 
 def _feedback(place: int, judgement: Judgement, trace: str, at: int) -> Feedback:
     feedback = Feedback(
@@ -208,39 +239,6 @@ def _feedback(place: int, judgement: Judgement, trace: str, at: int) -> Feedback
     )
     feedback.assessment_id = f"a-{trace.removeprefix(_TRACE_PREFIX)[:24]}{place:08x}"
     return feedback
-
-
-def _mlflow_span(span: Span, trace: str) -> MlflowSpan:
-    """As MLflow reads spans: each attribute is JSON text."""
-    attributes: dict[str, Json] = {
-        "mlflow.traceRequestId": _TRACE_PREFIX + trace,
-        "mlflow.spanType": span.kind,
-        "mlflow.spanInputs": span.inputs,
-        "mlflow.spanOutputs": span.outputs,
-        **span.attributes,
-    }
-    if span.kind is SpanKind.MODEL_CALL:
-        prompt, sampled = span.attributes["prompt_tokens"], span.attributes["sampled_tokens"]
-        attributes |= {
-            "mlflow.message.format": "openai",
-            "mlflow.chat.tokenUsage": {
-                "input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled,
-            },
-        }  # fmt: skip
-    return MlflowSpan.from_dict({
-        "trace_id": _TRACE_PREFIX + trace,
-        "span_id": span.id,
-        "parent_span_id": span.parent,
-        "name": span.name,
-        "start_time_unix_nano": span.began_ns,
-        "end_time_unix_nano": span.ended_ns,
-        "attributes": {key: _json(value) for key, value in attributes.items() if value is not None},
-        "status": {"code": "OK" if span.error is None else "ERROR", "message": masked(span.error or "")},
-    })  # fmt: skip
-
-
-def _json(value: Json) -> str:
-    return masked(encode(value).decode("utf-8"))
 
 
 def _ms(seconds: float) -> int:

@@ -32,6 +32,7 @@ _REQUESTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
     # Asking again is what delivery does, and it says so.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 """What MLflow's client reads, unless the user has set it."""

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sparring.cli import app
 from sparring.errors import UsageError
-from sparring.report.cost import read_prices
+from sparring.prices import read_prices
 from tests.report.stored_run import StoredRun, evaluation, held_out
 
 
