@@ -218,6 +218,10 @@ class Tracker(Protocol):
 
     def log_artifact(self, name: str, content: Json) -> None: ...
 
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        """How the run stands: `running`, `completed`, `stopped` or `failed`, and why where that is known."""
+        ...
+
     def close(self) -> None: ...
 
 

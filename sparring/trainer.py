@@ -212,16 +212,24 @@ class MultiTurnRLTrainer:
         parts, folder = self._parts, self.folder
         assert folder is not None
         with folder.held_for_training():
-            folder.set_status("running")
+            tracker = open_trackers(self.config, folder, self._console)
+
+            def stands(status: str, *, step: int | None = None, reason: str | None = None) -> None:
+                folder.set_status(status, step=step, reason=reason)
+                tracker.log_status(status, reason=reason)
+
             try:
-                result = await self._train_parts(parts, folder, resume)
+                stands("running")
+                result = await self._train_parts(parts, folder, resume, tracker)
+                stands(result.status, step=result.step)
             except asyncio.CancelledError:
-                folder.set_status("stopped")
+                stands("stopped")
                 raise
             except BaseException as error:
-                folder.set_status("failed", reason=str(error))
+                stands("failed", reason=str(error))
                 raise
-            folder.set_status(result.status, step=result.step)
+            finally:
+                await asyncio.to_thread(tracker.close)
         self._console.finished(result.run, result.status, result.step)
         return result
 
@@ -242,7 +250,7 @@ class MultiTurnRLTrainer:
                 "shows their evidence. Mend what they name, or train all the same with --no-check (check=False)."
             )
 
-    async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool) -> TrainResult:
+    async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool, trackers: Tracker) -> TrainResult:
         config, stop = self.config, self._stop
         assert stop is not None
         step = 0
@@ -266,7 +274,7 @@ class MultiTurnRLTrainer:
         watch = Watch(History(success_threshold=config.evaluation.success_threshold), parts.detectors)
         if resume:
             await asyncio.to_thread(watch.resume, folder.path, step)
-        tracker = FanOut([open_trackers(config, folder, self._console), watch])
+        tracker = FanOut([trackers, watch])
 
         async def heed(at: int) -> None:
             """Tell what the detectors found after a step, and do what the recipe says about errors."""
@@ -296,7 +304,9 @@ class MultiTurnRLTrainer:
             await heed(at)
             every = config.schedule.save_every
             if every and at % every == 0:
+                saving = time.monotonic()
                 self._save(parts, folder, at, curriculum)
+                tracker.log_metrics(at, {"timing_s/save_checkpoint": time.monotonic() - saving})
             folder.set_status("running", step=at)
             if folder.stop_requested():
                 stop.set()
@@ -328,16 +338,13 @@ class MultiTurnRLTrainer:
             save=save,
             stop=stop,
         )  # fmt: skip
-        try:
-            with self._console.training(
-                config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
-            ):
-                last = await loop.train(run)
-            self._save(parts, folder, last, curriculum)
-            train_seconds = time.monotonic() - began
-            await validate(last, is_last=True)
-        finally:
-            tracker.close()
+        with self._console.training(
+            config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
+        ):
+            last = await loop.train(run)
+        self._save(parts, folder, last, curriculum)
+        train_seconds = time.monotonic() - began
+        await validate(last, is_last=True)
         return TrainResult(
             run=folder.path,
             step=last,

@@ -8,7 +8,9 @@ import pytest
 from sparring.redaction import masked, register
 
 
-@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MY_SECRET", "slack_webhook"])
+@pytest.mark.parametrize(
+    "name", ["OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MY_SECRET", "slack_webhook"]
+)
 def test_the_value_of_a_variable_named_so_is_masked(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "canary-4f1b")
     assert masked("Bearer canary-4f1b, twice: canary-4f1b") == "Bearer ***, twice: ***"

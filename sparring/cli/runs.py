@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sparring.cli.command import Json, Run, print_json, reported, run_path, runs_app, say
-from sparring.errors import DataError, UsageError
+from sparring.cli.command import Json, Overrides, Run, print_json, reported, run_path, runs_app, say
+from sparring.errors import DataError, ServiceError, UsageError
 from sparring.tracking import Console, RunFolder, list_runs
+from sparring.tracking.mlflow_tracker import MlflowTracker
+from sparring.tracking.open_trackers import require_mlflow
 
 RunsDir = Annotated[Path, typer.Option(help="The folder that holds the runs.")]
 
@@ -71,6 +73,36 @@ def runs_stop(run: Run, as_json: Json = False) -> None:
         print_json({"path": str(folder.path), "told": was_told})
     else:
         say(f"{folder.path} was asked to stop; `sparring runs show {folder.path}` says when it has")
+
+
+@runs_app.command("sync")
+@reported
+def runs_sync(
+    run: Run,
+    overrides: Overrides = None,
+    seconds: Annotated[float, typer.Option(help="How long to try.", min=0)] = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Tell MLflow what it has not been told of a run: after an outage, or of a run that was trained without it
+    (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`)."""
+    folder = RunFolder(run_path(run))
+    config = folder.config(overrides or ())
+    if not config.tracking.mlflow:
+        raise UsageError(
+            f"{folder.path} was trained without MLflow; add tracking.mlflow=true, and tracking.mlflow_uri."
+        )
+    if folder.status().get("status") == "running":
+        raise UsageError(f"{folder.path} is running, and MLflow is told of it meanwhile; wait until it has ended.")
+    require_mlflow()
+    all_told = MlflowTracker.open(config, folder).finish(seconds)
+    if not all_told:
+        raise ServiceError(
+            "MLflow could not be told everything; the warnings above say why. Call this again when it can."
+        )
+    if as_json:
+        print_json({"path": str(folder.path), "all_told": all_told})
+    else:
+        say(f"MLflow has been told all of {folder.path}")
 
 
 def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from sparring.config.rules import OF_TRAINING, conflicts
 from sparring.config.sections import ENGINE_KEYS, Config, section_class
 from sparring.errors import ConfigError, ConfigProblem, UsageError
+from sparring.redaction import register
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -32,6 +33,7 @@ def key_from(variable: str | None) -> str | None:
     if variable is None:
         return None
     key = os.environ.get(variable, "")
+    register(variable)
     if not key:
         raise UsageError(f"the environment variable {variable} shall hold the endpoint's key and is not set; set it.")
     if not re.fullmatch(r"[!-~]+", key):

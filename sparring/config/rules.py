@@ -14,9 +14,11 @@ from sparring.config.sections import (
     Config,
     CurriculumSection,
     PolicySection,
+    TrackingSection,
     section_class,
 )
 from sparring.errors import ConfigProblem
+from sparring.prices import PRICES
 
 OF_TRAINING: Mapping[str, frozenset[str]] = {
     **{
@@ -265,6 +267,8 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
         for key in given("tracking", "mlflow_uri", "mlflow_experiment_name"):
             message = "is given, but tracking.mlflow is false; set it to true, or leave this out."
             refuse(f"tracking.{key}", message, "tracking.mlflow")
+    for key, message in _tracking_problems(config.tracking):
+        refuse(f"tracking.{key}", message)
     bounded = config.is_trainable and given("sampling", "sampling_max_tokens")
     if bounded and config.sampling.sampling_max_tokens >= model.max_sequence_length:
         refuse(
@@ -293,6 +297,26 @@ def _policy_problems(config: Config, policy: PolicySection) -> list[tuple[str, s
             if not getattr(policy, key)
         ]
         found += endpoint_problems(base_url=policy.base_url, api_key_env=policy.api_key_env)
+    return found
+
+
+def _tracking_problems(section: TrackingSection) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if section.mlflow_uri is not None and re.search(r"://[^/@]*:[^/@]*@", section.mlflow_uri):
+        message = "has a password in it; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or what the database reads."
+        found.append(("mlflow_uri", message))
+    address = section.prometheus_address
+    if address is not None and not re.fullmatch(r"[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", address):
+        message = f"is {address!r}; give the host and port to listen at, as 127.0.0.1:9400."
+        found.append(("prometheus_address", message))
+    variable = section.webhook_url_env
+    if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        message = "is no name of an environment variable; put the address into one, and give its name here."
+        found.append(("webhook_url_env", message))
+    for name, price in section.prices.items():
+        if name not in PRICES or price < 0:
+            message = f"is no price; what may have one is {', '.join(PRICES)}, and it is not below 0."
+            found.append((f"prices.{name}", message))
     return found
 
 

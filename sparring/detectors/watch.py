@@ -50,6 +50,9 @@ class Watch:
     def log_artifact(self, name: str, content: Json) -> None:
         """Artifacts are for files."""
 
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        """It says nothing of what was learned."""
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -237,6 +237,9 @@ class Console:
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         self._print("{severity}: {rule} after step {step}: {symptom} {change}".format_map(finding))
 
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        """Said by `finished`."""
+
     def log_artifact(self, name: str, content: Json) -> None:
         """Artifacts are for files."""
 

@@ -32,6 +32,9 @@ class FanOut:
     def log_artifact(self, name: str, content: Json) -> None:
         self._each(lambda tracker: tracker.log_artifact(name, content))
 
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        self._each(lambda tracker: tracker.log_status(status, reason=reason))
+
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from sparring.redaction import masked
 from sparring.tracking.encode import encode, encode_line
 from sparring.tracking.worker import Worker
 from sparring.types import Json, Reward, Task, Trajectory, TrajectoryGroup, Turn
@@ -53,7 +54,8 @@ class LocalTracker:
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         entry = {"time": self._clock(), **finding}
-        self._worker.submit(lambda: _append(self._path / "findings.jsonl", encode_line(entry)))
+        line = masked(encode_line(entry).decode("utf-8")).encode("utf-8")
+        self._worker.submit(lambda: _append(self._path / "findings.jsonl", line))
 
     def log_artifact(self, name: str, content: Json) -> None:
         """Raises ValueError for a name that leaves the run folder."""
@@ -64,6 +66,9 @@ class LocalTracker:
             target.write_bytes(encode(content, indent=True) + b"\n")
 
         self._worker.submit(write)
+
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        """The run folder keeps it itself (`RunFolder.set_status`)."""
 
     def close(self) -> None:
         self._worker.close()

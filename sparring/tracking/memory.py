@@ -18,6 +18,8 @@ class MemoryTracker:
         """(step, split, groups)"""
         self.findings: list[dict[str, Json]] = []
         self.artifacts: dict[str, Json] = {}
+        self.statuses: list[tuple[str, str | None]] = []
+        """(status, reason)"""
         self.is_closed = False
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -31,6 +33,9 @@ class MemoryTracker:
 
     def log_artifact(self, name: str, content: Json) -> None:
         self.artifacts[name] = content
+
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        self.statuses.append((status, reason))
 
     def close(self) -> None:
         self.is_closed = True

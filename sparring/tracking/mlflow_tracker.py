@@ -75,6 +75,8 @@ class MlflowTracker:
 
     def log_artifact(self, name: str, content: Json) -> None: ...
 
+    def log_status(self, status: str, *, reason: str | None = None) -> None: ...
+
     def close(self) -> None:
         """Wait until all was told, for at most a minute. Closing again does nothing."""
         self.finish(CLOSE_SECONDS)

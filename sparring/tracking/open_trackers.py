@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import logging
+import os
 
 from sparring.config import Config
-from sparring.errors import ServiceError
+from sparring.errors import ServiceError, UsageError
 from sparring.protocols import Tracker
 from sparring.tracking.console import Console
 from sparring.tracking.fan_out import FanOut
 from sparring.tracking.local import LocalTracker
 from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.run_folder import RunFolder
+from sparring.tracking.webhook import Webhook, webhook_url
+
+logger = logging.getLogger(__name__)
 
 
 def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracker:
-    """The run's files, the console and, if the recipe says so, MLflow. Raises ServiceError when MLflow is missing."""
+    """The run's files, the console, and what else the recipe asks for.
+
+    Raises ServiceError for a library that is not installed, UsageError for a variable without the address of a webhook.
+    """
+    section = config.tracking
     trackers: list[Tracker] = [LocalTracker(folder.path), console]
-    if config.tracking.mlflow:
+    if section.mlflow:
         # Looked for and not imported: only the process that tells it loads it, which takes seconds.
-        if importlib.util.find_spec("mlflow") is None:
-            raise ServiceError(
-                "tracking.mlflow = true, but MLflow is not installed; install it with `pip install 'sparring[mlflow]'`, or set "
-                "tracking.mlflow=false."
-            )
+        require_mlflow()
         trackers.append(MlflowTracker.open(config, folder))
+    if section.prometheus_address is not None:
+        _require("prometheus_client", "tracking.prometheus_address")
+        trackers += _prometheus(section.prometheus_address, folder)
+    if section.webhook_url_env is not None:
+        try:
+            url = webhook_url(section.webhook_url_env, os.environ.get(section.webhook_url_env))
+        except ValueError as error:
+            raise UsageError(f"{error}; set it, or leave tracking.webhook_url_env out.") from None
+        trackers.append(Webhook(url, run=folder.path.name))
     return FanOut(trackers)
+
+
+def require_mlflow() -> None:
+    """Raises ServiceError when it is not installed."""
+    _require("mlflow", "tracking.mlflow")
+
+
+def _require(library: str, key: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        extra = {"prometheus_client": "prometheus"}.get(library, library)
+        raise ServiceError(
+            f"{key} is given, but {library} is not installed; install it with `pip install 'sparring[{extra}]'`, or leave {key} "
+            "out."
+        )
+
+
+def _prometheus(address: str, folder: RunFolder) -> list[Tracker]:
+    """None when another process listens there: two runs of one recipe must not keep each other from training."""
+    # Imported only when asked for, since it is an optional dependency.
+    door = importlib.import_module("sparring.tracking.prometheus")
+    try:
+        return [door.PrometheusTracker(address, run=folder.path.name)]
+    except OSError as error:
+        logger.warning("tracking: nothing can listen at %s (%s); the run goes on without it.", address, error)
+        return []

@@ -29,6 +29,7 @@ from typing import Any, Self, final
 
 from sparring.config import Config, load_config, resolved_toml
 from sparring.errors import DataError, UsageError
+from sparring.redaction import masked
 from sparring.tracking.encode import encode
 from sparring.tracking.inputs import inputs
 from sparring.types import Json
@@ -179,7 +180,7 @@ class RunFolder:
             {
                 "status": status,
                 "step": before.get("step", 0) if step is None else step,
-                "reason": reason,
+                "reason": None if reason is None else masked(reason),
                 "time": time.time(),
                 "process": {"pid": os.getpid(), "host": platform.node(), "started": _started(os.getpid())},
             },

@@ -77,14 +77,18 @@ def test_all_of_a_run_is_told_in_order_and_never_again(tmp_path: Path) -> None:
 def test_pieces_hold_what_the_folder_does(tmp_path: Path) -> None:
     by_kind = {type(piece): piece for piece in untold(stored_run(tmp_path), {})}
     metrics, findings = by_kind[Metrics], by_kind[Findings]
-    assert isinstance(metrics, Metrics) and metrics.lines == ((1, 5.0, {"a": 1.0}), (2, 5.0, {"a": 2.0}))
-    assert isinstance(findings, Findings) and findings.findings[0]["rule"] == "x"
+    assert isinstance(metrics, Metrics)
+    assert metrics.lines == ((1, 5.0, {"a": 1.0}), (2, 5.0, {"a": 2.0}))
+    assert isinstance(findings, Findings)
+    assert findings.findings[0]["rule"] == "x"
     episodes = by_kind[Episodes]
-    assert isinstance(episodes, Episodes) and (episodes.split, episodes.step) == ("train", 2)
+    assert isinstance(episodes, Episodes)
+    assert (episodes.split, episodes.step) == ("train", 2)
     assert [one.id for one in episodes.trajectories] == ["train/0/t1/0.0"]
     assert [one["tool"] for one in episodes.trajectories[0].transitions] == ["get", "put"]
     document = by_kind[Document]
-    assert isinstance(document, Document) and document.file == "evaluations/validation-0.json"
+    assert isinstance(document, Document)
+    assert document.file == "evaluations/validation-0.json"
 
 
 def test_what_was_added_or_replaced_is_told_then(tmp_path: Path) -> None:
@@ -106,7 +110,8 @@ def test_an_outage_is_said_once_waited_out_longer_and_longer_and_nothing_is_lost
     # The third attempt fails eight times: pieces 0 and 1 are taken, then piece 2 is asked for at attempts 2 to 9.
     receiver = Receiver({attempt: ConnectionError("refused") for attempt in range(2, 10)})
     done, said = told(stored_run(tmp_path), receiver, over_after=20, wait=waits.append)
-    assert done and receiver.taken == PIECES
+    assert done
+    assert receiver.taken == PIECES
     assert waits[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert said == [
         "it cannot be reached (refused); it is told everything when it can",
@@ -129,7 +134,8 @@ def test_a_run_that_is_over_does_not_wait_for_who_cannot_be_reached_and_a_later_
 def test_what_is_refused_is_left_out_and_the_rest_is_told(tmp_path: Path) -> None:
     receiver = Receiver({0: Refused("too long"), 2: Refused("too long")})
     done, said = told(stored_run(tmp_path), receiver)
-    assert done and receiver.taken == [PIECES[1], *PIECES[3:]]
+    assert done
+    assert receiver.taken == [PIECES[1], *PIECES[3:]]
     assert said == ["it will not take metrics.jsonl (too long); that is left out, and so is what it refuses later"]
 
 

@@ -241,7 +241,8 @@ def test_a_server_that_is_down_killed_hung_full_and_back_each_time_has_everythin
     history = client.get_metric_history(found.info.run_id, "rollout/reward/mean")
     assert [one.step for one in history] == [1, 2, 3, 4, 5, 6]
     ids = sorted(one.info.client_request_id for one in traces)
-    assert len(ids) == 34 and len(set(ids)) == 34  # five steps of two episodes and one of 24
+    assert len(ids) == 34
+    assert len(set(ids)) == 34
     assert all(len(one.data.spans) == 7 and len(one.info.assessments) == 6 for one in traces)
     assert found.info.status == "FINISHED"
 
@@ -272,7 +273,8 @@ def test_a_server_that_is_none_costs_a_warning_and_what_it_was_not_told_is_told_
     assert not tracker.finish(READY_SECONDS)
     wrong.shutdown()
     wrong.server_close()
-    assert "cannot be reached" in caplog.text and "sparring runs sync" in caplog.text
+    assert "cannot be reached" in caplog.text
+    assert "sparring runs sync" in caplog.text
     uri = f"sqlite:///{tmp_path / 'mlflow.sqlite'}"
     tell(run, uri)
     assert len(held(uri)[2]) == 2
