@@ -24,7 +24,7 @@ from sparring.types import Outcome, Task, Trajectory
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
-LITERAL = re.compile(r"(rollout|analysis|training|timing_s|val|\0)(/[a-z0-9_\0]+)+")
+LITERAL = re.compile(r"(rollout|analysis|training|timing_s|engine|system|usage|val|\0)(/[a-z0-9_\0]+)+")
 """A metric's name in the code; \0 stands for what an f-string fills in."""
 
 
@@ -98,7 +98,12 @@ def learner_metrics() -> set[str]:
 
 def emitted() -> list[re.Pattern[str]]:
     modules = (
+        "rollouts/actions",
         "rollouts/metrics",
+        "rollouts/tally",
+        "build/run",
+        "engines/load",
+        "prices",
         "rollouts/curriculum",
         "training/learner",
         "evaluation/evaluation",

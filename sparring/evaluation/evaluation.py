@@ -266,7 +266,10 @@ def summarize(
         f"{prefix}/turns/mean": fmean(turns),
         f"{prefix}/turns/min": float(min(len(t.turns) for t in everything)),
         f"{prefix}/turns/max": float(max(len(t.turns) for t in everything)),
-        **logprob_metrics(everything, num_groups=len(known), prefix=prefix),
+        **{
+            f"{prefix}/logprob/{name.rpartition('/')[2]}": value
+            for name, value in logprob_metrics(everything, num_groups=len(known)).items()
+        },
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
         f"{prefix}/policy_timeouts": float(sum(t.outcome is Outcome.POLICY_TIMEOUT for t in everything)),
         **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},

@@ -166,9 +166,7 @@ def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> di
     }
 
 
-def logprob_metrics(
-    trajectories: Sequence[Trajectory], *, num_groups: int, prefix: str = "rollout"
-) -> dict[str, float]:
+def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> dict[str, float]:
     """Of the sampled tokens' log-probabilities, those that are exactly 0 apart; nothing where none are known."""
     logprobs = [value for t in trajectories for turn in t.turns for value in turn.sampled_logprobs]
     if not logprobs:
@@ -176,18 +174,17 @@ def logprob_metrics(
     nonzero = [value for value in logprobs if value != 0.0]
     num_zero = len(logprobs) - len(nonzero)
     nonzero = nonzero or [0.0]
-    metrics = {
-        "zero_count": float(num_zero),
-        "zero_frac": num_zero / len(logprobs),
-        "zero_per_group": num_zero / num_groups,
-        "nz_mean": fmean(nonzero),
-        "nz_std": pstdev(nonzero),
-        "nz_min": min(nonzero),
-        "nz_max": max(nonzero),
+    return {
+        "rollout/logprob/zero_count": float(num_zero),
+        "rollout/logprob/zero_frac": num_zero / len(logprobs),
+        "rollout/logprob/zero_per_group": num_zero / num_groups,
+        "rollout/logprob/nz_mean": fmean(nonzero),
+        "rollout/logprob/nz_std": pstdev(nonzero),
+        "rollout/logprob/nz_min": min(nonzero),
+        "rollout/logprob/nz_max": max(nonzero),
         # The mean of -log p over what was drawn from p estimates the entropy of p.
-        "entropy": -fmean(logprobs),
+        "rollout/logprob/entropy": -fmean(logprobs),
     }
-    return {f"{prefix}/logprob/{name}": value for name, value in metrics.items()}
 
 
 def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, Sequence[float]]) -> dict[str, float]:
