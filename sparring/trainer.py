@@ -39,6 +39,7 @@ from sparring.findings import Finding, Severity
 from sparring.history import History
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
+from sparring.logs import kept_in
 from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
@@ -211,7 +212,7 @@ class MultiTurnRLTrainer:
             self._stop_on_errors(reports[-1])
         parts, folder = self._parts, self.folder
         assert folder is not None
-        with folder.held_for_training():
+        with folder.held_for_training(), kept_in(folder.path):
             tracker = open_trackers(self.config, folder, self._console)
 
             def stands(status: str, *, step: int | None = None, reason: str | None = None) -> None:

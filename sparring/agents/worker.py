@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import inspect
 import json
-import logging
 import os
 import random
 import sys
@@ -34,10 +33,11 @@ import httpx
 
 from sparring.agents.http import Answer, read_answer
 from sparring.errors import ServiceError, SparringError, UsageError
+from sparring.logs import get_logger
 from sparring.plugins import load_object
 from sparring.types import Json
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 KEY_VARIABLE = "SPARRING_WORKER_KEY"
 Play: TypeAlias = Callable[[dict[str, Any]], Any]

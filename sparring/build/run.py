@@ -6,7 +6,6 @@ What needs torch is imported where a model is built, since endpoints and scripts
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from sparring.detectors import Detector
 from sparring.environments import Environment
 from sparring.evaluation.evaluation import Judge
 from sparring.ledger import Ledger
+from sparring.logs import get_logger
 from sparring.protocols import Chat, MessageEngine
 from sparring.rollouts import Collector, Curriculum, NamedPolicy, Scheduler
 from sparring.rollouts.actions import StateVisits
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sparring.models.policy import Policy
     from sparring.training.learner import TorchLearner
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 TO_STDERR = partial(print, file=sys.stderr)

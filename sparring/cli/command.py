@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from sparring.errors import SparringError
+from sparring.logs import show_on_stderr
+from sparring.redaction import masked
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
@@ -29,7 +31,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except SparringError as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(masked(f"error: {error}"), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -74,6 +76,7 @@ def main() -> None:
     # The bars and deprecation warnings of the libraries that load models would drown our own lines.
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    show_on_stderr()
     try:
         app()
     except SystemExit as end:

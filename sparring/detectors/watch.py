@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import final
@@ -10,10 +9,11 @@ from typing import final
 from sparring.detectors.registry import DETECTORS, Detector
 from sparring.findings import Finding, Severity
 from sparring.history import History, read_steps
+from sparring.logs import get_logger
 from sparring.tracking.stored import rows
 from sparring.types import Json, TrajectoryGroup
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @final

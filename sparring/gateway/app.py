@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,10 +26,11 @@ from sparring.gateway.queue import Poll, Release, WorkQueue
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
+from sparring.logs import get_logger
 from sparring.sessions import AnySession
 from sparring.types import Json, Turn
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 _MEDIA_TYPES = ("application/json", "application/octet-stream")
 """Of bodies; the second is how AWS's clients name a body that is passed through. What a page in a browser may send to any

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from sparring.agents import AgentResult
 from sparring.agents.result import limit_met, within_budget
 from sparring.errors import EpisodeError, InfrastructureError, PolicyTimeout, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.logs import get_logger
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.rollouts.tally import Tally
@@ -22,7 +22,7 @@ from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 """Plays a task through a session; raises InfrastructureError when the world fails."""

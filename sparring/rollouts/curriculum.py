@@ -10,17 +10,17 @@ from the shares wanted; whether the task that is offered is also played, from ho
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias, final
 
 from sparring.errors import DataError
+from sparring.logs import get_logger
 from sparring.rollouts.collector import GroupPlan
 from sparring.types import Json, Sampling, Task, TrajectoryGroup
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Select: TypeAlias = Literal["all", "mixed", "frontier"]
 MOST_RESTING = 0.9

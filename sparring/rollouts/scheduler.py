@@ -12,17 +12,17 @@ S = 0 and W = 1 is synchronous training.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Self, final
 
 from sparring.errors import ServiceError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.logs import get_logger
 from sparring.rollouts.collector import GroupPlan, waves
 from sparring.types import TrajectoryGroup
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_LOST_IN_A_ROW = 8
 """Whole groups lost one after another before the run stops: the world is down, not unlucky."""

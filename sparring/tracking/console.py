@@ -29,6 +29,7 @@ from rich.text import Text
 
 from sparring.errors import ConfigProblem
 from sparring.findings import Finding
+from sparring.redaction import masked
 from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
@@ -271,7 +272,7 @@ class Console:
 
     def _print(self, line: str) -> None:
         if not self._quiet:
-            self._out.print(line, markup=False, soft_wrap=True)
+            self._out.print(masked(line), markup=False, soft_wrap=True)
 
 
 @final

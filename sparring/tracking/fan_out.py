@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
+from sparring.logs import get_logger
 from sparring.protocols import Tracker
 from sparring.types import Json, TrajectoryGroup
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @final

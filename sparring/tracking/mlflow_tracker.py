@@ -8,7 +8,6 @@ run tells it: when it is resumed, or `sparring runs sync` is called.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -19,10 +18,11 @@ from pathlib import Path
 from typing import Self, final
 
 from sparring.config import Config
+from sparring.logs import get_logger
 from sparring.tracking.run_folder import RunFolder
 from sparring.types import Json, TrajectoryGroup
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for what MLflow has not been told yet."""
@@ -47,9 +47,10 @@ class MlflowTracker:
         self._folder = folder
         self._is_closed = False
         self._is_done = threading.Event()
+        # A group of its own, so that Ctrl-C is not for it; the same session, so that its low priority is one beside the trainer.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            encoding="utf-8", env={**_REQUESTS, **os.environ}, start_new_session=True,
+            encoding="utf-8", env={**_REQUESTS, **os.environ}, process_group=0,
         )  # fmt: skip
         settings = {"folder": str(folder.resolve()), "uri": uri, "experiment": experiment}
         assert self._process.stdin is not None
@@ -104,14 +105,15 @@ class MlflowTracker:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            match line.strip():
-                case "done":
-                    self._is_done.set()
-                case "left":
-                    pass
-                case said:
-                    logger.warning("tracking: MLflow: %s", said)
+        with self._process.stdout as lines:
+            for line in lines:
+                match line.strip():
+                    case "done":
+                        self._is_done.set()
+                    case "left":
+                        pass
+                    case said:
+                        logger.warning("tracking: MLflow: %s", said)
         code = self._process.wait()
         if code and not self._is_closed:
             logger.warning(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 
 from sparring.config import Config
 from sparring.errors import ServiceError, UsageError
+from sparring.logs import get_logger
 from sparring.protocols import Tracker
 from sparring.tracking.console import Console
 from sparring.tracking.fan_out import FanOut
@@ -17,7 +17,7 @@ from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.run_folder import RunFolder
 from sparring.tracking.webhook import Webhook, webhook_url
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracker:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import final
 
-logger = logging.getLogger(__name__)
+from sparring.logs import get_logger
+
+logger = get_logger(__name__)
 
 
 @final

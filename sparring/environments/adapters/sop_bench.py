@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-import logging
 import os
 import signal
 import socket
@@ -25,11 +24,12 @@ from sparring.environments.base import EVALUATION_ONLY, Environment
 from sparring.environments.calls import ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.logs import get_logger
 from sparring.rewards import json_fields
 from sparring.scorers import json_exact
 from sparring.types import Json, Task
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FOLDERS = ("src/amazon_sop_bench/benchmarks/data", "benchmarks/data", ".")
 _WORKER = Path(__file__).with_name("sop_bench_worker.py")

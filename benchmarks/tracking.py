@@ -1,0 +1,193 @@
+"""What metrics, files and MLflow cost a step, with an MLflow server that answers, is not there, or hangs.
+
+Pointer chase is trained for some steps, in a process of its own each time, synchronous and from the same seed, so that all
+play the same episodes; the ways to track take turns. The numbers of each step and its files are then made again from
+the stored episodes, alone. Processor seconds are those of the trainer's process; the one that tells MLflow is another, of
+lowest priority. `answers` is a real server and left out where the full mlflow is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+
+from benchmarks.report import report
+from sparring.evaluation.agreement import agreement
+from sparring.prices import usage_metrics
+from sparring.rollouts.actions import StateVisits
+from sparring.rollouts.metrics import rollout_metrics
+from sparring.tracking.local import LocalTracker
+from sparring.tracking.stored import read_trajectories
+from sparring.types import Trajectory, TrajectoryGroup
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
+OVERRIDES = ("warm_start.steps=40", "schedule.val_every=0", "schedule.save_every=0", "evaluation.val_num_tasks=4")
+START_SECONDS = 120.0
+
+
+def train(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
+    """In a process of its own: processor and wall seconds of a step."""
+    command = [sys.executable, "-m", "benchmarks.tracking", "--train", str(run), "--steps", str(steps), *overrides]
+    answer = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    return json.loads(answer.stdout.splitlines()[-1])
+
+
+def train_here(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
+    # Imported only in the processes that train.
+    from sparring.trainer import MultiTurnRLTrainer
+
+    fixed = [*OVERRIDES, f"schedule.max_steps={steps}", f"run.runs_dir={run.parent}", *overrides]
+    trainer = MultiTurnRLTrainer(RECIPE, overrides=fixed, name=run.name, check=False, quiet=True)
+    assert trainer.parts, "what is loaded is not counted"
+    began = time.process_time()
+    trainer.train()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    ends = [line["time"] for line in lines if "training/global_step" in line["metrics"]]
+    return {"processor": (time.process_time() - began) / steps, "wall": (ends[-1] - ends[0]) / (len(ends) - 1)}
+
+
+def alone(run: Path, folder: Path) -> float:
+    """Processor seconds for the numbers and the files of a step, made again from its episodes."""
+    visits, tracker = StateVisits(), LocalTracker(folder)
+    files = sorted((run / "trajectories").glob("train-*.jsonl"))
+    steps = [groups_of(read_trajectories(file)) for file in files]
+    began = time.process_time()
+    for step, groups in enumerate(steps):
+        trajectories = [one for group in groups for one in group.trajectories]
+        advantages = {one.id: (0.5,) * len(one.turns) for one in trajectories}
+        numbers = rollout_metrics(groups, advantages, version=step)
+        numbers |= agreement(trajectories, success_threshold=1.0).metrics() | visits.metrics(trajectories)
+        numbers |= usage_metrics(computed=1.0, sampled=1.0, trained=1.0, seconds=1.0, prices={"sample": 1.0})
+        tracker.log_metrics(step, numbers)
+        tracker.log_groups(step, groups, split="train")
+    tracker.close()
+    return (time.process_time() - began) / len(steps)
+
+
+def groups_of(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+    groups: dict[str, list[Trajectory]] = {}
+    for one in trajectories:
+        groups.setdefault(one.id.rpartition("/")[0], []).append(one)
+    return [TrajectoryGroup(task=members[0].task, trajectories=tuple(members)) for members in groups.values()]
+
+
+@contextmanager
+def hanging() -> Iterator[int]:
+    """A port that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        yield listening.getsockname()[1]
+
+
+@contextmanager
+def answering(folder: Path) -> Iterator[int]:
+    port = free_port()
+    folder.mkdir()
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder / 'server.sqlite'}", "--artifacts-destination", str(folder / "artifacts"),
+    ]  # fmt: skip
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, **quiet}, preexec_fn=lambda: os.nice(19) and None,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(port):
+            assert time.monotonic() < deadline, f"the MLflow server did not start within {START_SECONDS:g} s"
+            time.sleep(0.5)
+        yield port
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def mlflow_at(port: int) -> list[str]:
+    return ["tracking.mlflow=true", f"tracking.mlflow_uri=http://127.0.0.1:{port}"]
+
+
+def measure(folder: Path, steps: int, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    with ExitStack() as stack:
+        ways: dict[str, list[str]] = {
+            "files": [],
+            "MLflow is not there": mlflow_at(free_port()),
+            "MLflow hangs": mlflow_at(stack.enter_context(hanging())),
+        }
+        if importlib.util.find_spec("sqlalchemy") is not None:
+            ways["MLflow answers"] = mlflow_at(stack.enter_context(answering(folder / "server")))
+        seen: dict[str, list[Mapping[str, float]]] = {way: [] for way in ways}
+        own: list[float] = []
+        for number in range(rounds):
+            for way, overrides in ways.items():
+                run = folder / f"{way.replace(' ', '-')}-{number}"
+                seen[way].append(train(run, steps, overrides))
+                if way == "files":
+                    (folder / f"again-{number}").mkdir()
+                    own.append(alone(run, folder / f"again-{number}"))
+    rows: list[dict[str, Any]] = []
+    for way, found in seen.items():
+        ratios = {
+            key: median(one[key] / files[key] for one, files in zip(found, seen["files"], strict=True))
+            for key in ("processor", "wall")
+        }
+        rows.append({
+            "tracked by": way,
+            "processor seconds a step": median(one["processor"] for one in found), "to files": ratios["processor"],
+            "wall seconds a step": median(one["wall"] for one in found), "wall, to files": ratios["wall"],
+        })  # fmt: skip
+    share = median(cost / files["processor"] for cost, files in zip(own, seen["files"], strict=True))
+    figures = {"metrics and files, share of a step": share}
+    figures |= {f"{row['tracked by']}, to files": row["to files"] for row in rows[1:]}
+    return rows, figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    parser.add_argument("--train", type=Path, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.train is not None:
+        print(json.dumps(train_here(arguments.train, arguments.steps, arguments.overrides)))
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        rows, figures = measure(Path(name), arguments.steps, arguments.rounds)
+    most = {"metrics and files, share of a step": 0.03, "MLflow answers, to files": 1.03}
+    targets = {figure: {"at_most": most.get(figure, 1.05)} for figure in figures}
+    return report("tracking", rows, figures=figures, targets=targets, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

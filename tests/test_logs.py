@@ -1,0 +1,45 @@
+"""What is logged has no secret in it, whoever handles it, and is kept with the run, a line each."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from sparring.logs import get_logger, kept_in
+
+ROOT = Path(__file__).parents[1] / "sparring"
+
+
+def test_secrets_are_masked_in_messages_arguments_and_tracebacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "canary-4f1b")
+    logger = get_logger("sparring.somewhere")
+    with kept_in(tmp_path):
+        try:
+            raise ValueError("no canary-4f1b")
+        except ValueError:
+            logger.exception("%s refused %s", "the shop", "canary-4f1b")
+    assert "the shop refused ***" in caplog.text
+    assert "canary" not in caplog.text
+    (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["logger"]) == ("ERROR", "sparring.somewhere")
+    assert entry["message"] == "the shop refused ***"
+    assert entry["traceback"].endswith("ValueError: no ***")
+
+
+def test_a_run_keeps_its_own_lines_only(tmp_path: Path) -> None:
+    logger = get_logger("sparring.somewhere")
+    with kept_in(tmp_path):
+        logger.warning("one")
+        logging.getLogger("elsewhere").warning("of another library")
+    logger.warning("two")
+    assert [json.loads(line)["message"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == ["one"]
+
+
+def test_every_module_takes_the_logger_that_masks() -> None:
+    own = ROOT / "logs.py"
+    taking = [path for path in ROOT.rglob("*.py") if path != own and "logging.getLogger(" in path.read_text("utf-8")]
+    assert taking == []
