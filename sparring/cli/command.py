@@ -96,12 +96,12 @@ def run_path(run: Path) -> Path:
 def _report_bug(error: Exception) -> None:
     descriptor, path = tempfile.mkstemp(prefix="sparring-error-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f"sparring {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}")
-    typer.echo(
+        file.write(masked(f"sparring {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}"))
+    text = (
         f"error: {type(error).__name__}: {error}\nThis is not a mistake that Sparring knows; if your own code did not "
-        f"raise it, please report it. The traceback is in {path}.",
-        err=True,
+        f"raise it, please report it. The traceback is in {path}."
     )
+    typer.echo(masked(text), err=True)
 
 
 def print_json(value: Any) -> None:
