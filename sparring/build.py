@@ -13,7 +13,7 @@ import platform
 import random
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.ledger import Ledger
 from sparring.plugins import load_object
 from sparring.protocols import Chat, MessageEngine, RewardFunction, Scorer, SpliceRefused
-from sparring.rollouts import Agent, Collector, Curriculum, NamedPolicy, Scheduler
+from sparring.rollouts import Agent, Collector, Curriculum, GroupPlan, NamedPolicy, Scheduler
 from sparring.rollouts.curriculum import task_kind
 from sparring.sessions import AnySession
 from sparring.tracking.stored import rows, trajectory_files
@@ -653,7 +653,7 @@ def load_curriculum(config: Config, tasks: Sequence[Task], *, label: str = "") -
 
 def build_scheduler(
     parts: Parts,
-    curriculum: Curriculum,
+    plans: Iterator[GroupPlan],
     *,
     version: int,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
@@ -662,7 +662,7 @@ def build_scheduler(
     config = parts.config
     return Scheduler(
         play_group=parts.collector.play_group,
-        plans=curriculum,
+        plans=plans,
         ledger=parts.ledger,
         groups_per_step=config.batch.global_batch_size,
         max_steps_off_policy=config.rollout.max_steps_off_policy,

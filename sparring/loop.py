@@ -16,6 +16,7 @@ from typing import TypeVar
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
 from sparring.evaluation.agreement import agreement
+from sparring.faults import fault_point
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
@@ -109,6 +110,7 @@ async def train(run: Run) -> int:
             )
             play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
+            fault_point("tracker.logging")
             run.tracker.log_metrics(
                 step,
                 play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | {**measured, **learned, **times},

@@ -1,0 +1,71 @@
+"""A training of a few seconds, in a process of its own that may be killed; forked from one that has imported torch."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from sparring.faults import Fault, arm
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
+SMALL = (
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=8",
+    "warm_start.batch_size=4",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
+    "sampling.sampling_max_tokens=6",
+    "environment.max_turns=2",
+    "optimizer.max_tokens_per_microbatch=96",
+    "schedule.max_steps=4",
+    "schedule.val_every=2",
+    "schedule.save_every=1",
+    "schedule.keep_checkpoints=2",
+    "evaluation.val_num_tasks=2",
+    "evaluation.allow_zero_baseline=true",
+    "engine.kv_cache_tokens=4096",
+)
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["sparring.trainer", "sparring.engines.torch_engine", "transformers", "peft"])
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run: where it is kept and what of the recipe is changed."""
+
+    runs_dir: Path
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> Path:
+        return self.runs_dir / "run"
+
+    def start(self, *faults: Fault, log: Path | None = None, resume: bool = False) -> ForkServerProcess:
+        process = processes.Process(target=_train, args=(self, faults, log, resume))
+        process.start()
+        return process
+
+    def over(self, *faults: Fault, log: Path | None = None, resume: bool = False) -> int | None:
+        """Start and wait; the exit code, negative for a signal."""
+        process = self.start(*faults, log=log, resume=resume)
+        process.join(120)
+        assert process.exitcode is not None, "the training does not end"
+        return process.exitcode
+
+
+def _train(training: Training, faults: tuple[Fault, ...], log: Path | None, resume: bool) -> None:
+    from sparring.build import close
+    from sparring.trainer import MultiTurnRLTrainer
+
+    arm(faults, log=log)
+    if resume:
+        trainer = MultiTurnRLTrainer.attach(training.run)
+    else:
+        overrides = [f"run.runs_dir={training.runs_dir}", *SMALL, *training.overrides]
+        trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, name="run", check=False, quiet=True)
+    trainer.train(resume=resume)
+    asyncio.run(close(trainer.parts))
