@@ -28,7 +28,7 @@ Played = TypeVar("Played")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the loop needs, finished and wired; `build.py` makes it."""
+    """What the loop needs, finished and wired; `build` makes it."""
 
     engine: Engine
     learner: Learner

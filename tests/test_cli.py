@@ -162,11 +162,12 @@ def test_ctrl_c_ends_at_once_although_a_thread_is_still_at_work() -> None:
     code = """
 import sys, threading
 import sparring.cli as cli
+from sparring.cli import runs
 
 def interrupted(_):
     raise KeyboardInterrupt
 
-cli.list_runs = interrupted
+runs.list_runs = interrupted
 threading.Thread(target=threading.Event().wait).start()
 sys.argv = ["sparring", "runs", "list"]
 cli.main()

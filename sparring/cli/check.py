@@ -1,0 +1,92 @@
+"""`sparring check`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.errors import GateError
+from sparring.findings import Severity
+from sparring.tracking import Console
+
+if TYPE_CHECKING:
+    from sparring.checks.report import CheckReport
+
+
+@app.command("check")
+@reported
+def check(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as a page, too.")] = None,
+    model: Annotated[bool, typer.Option("--model", help="Load the model, play a baseline, compare weights.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="FAMILY", help="Only these checks; may be repeated.")
+    ] = None,
+    production: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A .jsonl sample of production logs to compare with.")
+    ] = None,
+    schemas: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Production's tools: OpenAI, an MCP listing, or OpenAPI.")
+    ] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option(metavar="URL#MODEL", help="An endpoint whose score to show; may be repeated.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
+    ] = None,
+) -> None:
+    """Look for what is wrong with a recipe before it is trained: environment, data, prompt, reward, budgets. Exit code 5
+    when there is an error."""
+    from sparring.checks.run import Options, check_recipe, selected
+
+    options = Options(
+        overrides=tuple(overrides or ()), families=tuple(only or ()), model=model, production=production,
+        schemas=schemas, reference=tuple(reference or ()), run=None if run is None else run_path(run),
+    )  # fmt: skip
+    if page is not None:
+        from sparring.checks.page import refuse_page
+
+        refuse_page(page)
+    console = Console(quiet=as_json)
+    with console.steps("checking", len(selected(options))) as progress:
+        report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}))
+    if page is not None:
+        from sparring.checks.page import write_page
+
+        write_page(report, page)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _show_findings(report)
+    if report.errors:
+        raise GateError(
+            f"{len(report.errors)} of the findings on {report.recipe} are errors; mend what they name first."
+        )
+
+
+def _show_findings(report: CheckReport) -> None:
+    rows = [
+        [finding.severity.value, f"{finding.rule}: {finding.symptom}\n{_shown(finding.evidence)}", finding.change]
+        for finding in report.findings
+    ]
+    if rows:
+        Console().table(f"findings on {report.recipe}", ["severity", "what is wrong, and the evidence", "change"], rows)
+    for one in report.checked:
+        if one.state == "skipped":
+            say(f"skipped: {one.name}, {one.reason}")
+    decided = sum(one.state == "decided" for one in report.checked)
+    counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
+    say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")
+
+
+def _shown(evidence: Mapping[str, Any]) -> str:
+    """Evidence for a cell of a table; the JSON document has all of it."""
+    lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
+    return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)

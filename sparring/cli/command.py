@@ -1,0 +1,109 @@
+"""What the commands share: the application they belong to, their common options, how they report."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparring.errors import SparringError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """Report failures: what a user can act on by its message and exit code, a bug by the file with its traceback."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except SparringError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the last place where it can be reported
+            _report_bug(error)
+            raise typer.Exit(1) from None
+
+    return run
+
+
+app = typer.Typer(
+    name="sparring",
+    help="Multi-turn reinforcement learning for language-model agents. Start with `sparring init FOLDER`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+runs_app = typer.Typer(help="Look at runs, or stop one.", no_args_is_help=True)
+
+
+app.add_typer(runs_app, name="runs")
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")]
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name in `runs/`.")]
+
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Change fields of the recipe.")
+]
+
+
+def main() -> None:
+    """What the `sparring` script calls."""
+    # The bars and deprecation warnings of the libraries that load models would drown our own lines.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    try:
+        app()
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        # Threads may still be inside the model: to take the interpreter down under them would crash, to wait may be long.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
+
+
+def run_path(run: Path) -> Path:
+    """A run by path, or by its name in `runs/`."""
+    return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+
+
+def _report_bug(error: Exception) -> None:
+    descriptor, path = tempfile.mkstemp(prefix="sparring-error-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"sparring {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}")
+    typer.echo(
+        f"error: {type(error).__name__}: {error}\nThis is not a mistake that Sparring knows; if your own code did not "
+        f"raise it, please report it. The traceback is in {path}.",
+        err=True,
+    )
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1))
+
+
+def say(line: str) -> None:
+    typer.echo(line)

@@ -1,0 +1,63 @@
+"""`sparring report` and `sparring export`: what a run leaves for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.tracking import Console, RunFolder
+
+
+@app.command()
+@reported
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default RUN/report.html.")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=AMOUNT",
+            help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine).",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
+    from sparring.report import write_report
+    from sparring.report.cost import read_prices
+
+    prices = read_prices(price or ())
+    with Console(quiet=as_json).phase("reading the run"):
+        written = write_report(run_path(run), out, prices=prices)
+    if as_json:
+        print_json(written.as_json())
+        return
+    say(written.verdict.headline)
+    left = f", {written.num_left_out} left out for its size" if written.num_left_out else ""
+    say(f"wrote {written.path}: {written.num_episodes} episodes{left}, {written.num_bytes / 2**20:.1f} MiB")
+
+
+@app.command()
+@reported
+def export(
+    run: Run,
+    destination: Annotated[Path, typer.Argument(help="A new folder.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write a model that stands alone instead of an adapter.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a run's newest policy for peft (an adapter) or transformers (`--merge`)."""
+    RunFolder(run_path(run)).trained_config()
+    from sparring.export import export as export_run
+
+    written = export_run(run_path(run), destination, merge=merge)
+    if as_json:
+        print_json({"path": str(written), "kind": "model" if merge else "adapter"})
+    else:
+        say(f"wrote {'the merged model' if merge else 'the adapter'} to {written}")

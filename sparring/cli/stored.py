@@ -1,0 +1,150 @@
+"""`sparring review` and `sparring replay`: what stored episodes say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.errors import GateError, ServiceError
+from sparring.tracking import Console
+
+if TYPE_CHECKING:
+    from sparring.evaluation.review import Review
+    from sparring.replay import Replay
+
+
+MOST_SHOWN = 20
+"""Replayed episodes, or parts of one, that a table shows."""
+
+
+@app.command()
+@reported
+def review(
+    run: Run,
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RECIPE]", help="Whose reward and scorer judge; the run's own without one."),
+    ] = None,
+    episodes: Annotated[
+        str | None, typer.Option(help="`validation-10`, or a split for its newest; the newest of each split without.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask reward and scorer about stored episodes again, and show where they disagree. Nothing is played or written."""
+    from sparring.evaluation.review import review as review_run
+
+    with Console(quiet=as_json).phase("judging stored episodes"):
+        found = review_run(run_path(run), recipe, episodes=episodes)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _show_review(found)
+    if found.after.paid_wrong:
+        raise GateError(
+            f"{found.after.paid_wrong} of {found.after.num} episodes are paid for what the scorer rejects, "
+            f"{found.after.disagreements[0].trajectory_id} first; make the reward read what the scorer reads, and review again."
+        )
+
+
+def _show_review(found: Review) -> None:
+    """Agreement as it was and as it is, what is most often at fault, and the disagreements."""
+    console = Console()
+    rows = [
+        [
+            when, one.num, "-" if one.share is None else f"{one.share:.1%}", one.paid_wrong, one.unpaid_right,
+            f"{one.num_inverted} of {one.num_pairs}",
+            "-" if one.rank_correlation is None else f"{one.rank_correlation:.2f}", "-" if mean is None else f"{mean:.3f}",
+        ]
+        for when, one, mean in (
+            ("as stored", found.before, found.mean_before), ("judged now", found.after, found.mean_after)
+        )
+    ]  # fmt: skip
+    columns = [
+        "rewards",
+        "episodes",
+        "agree",
+        "wrong paid",
+        "right unpaid",
+        "pairs inverted",
+        "rank correlation",
+        "mean reward",
+    ]
+    console.table(f"reward against scorer: {', '.join(found.episodes)}", columns, rows)
+    if found.after.culprits:
+        rows = [[name, count] for name, count in list(found.after.culprits.items())[:MOST_SHOWN]]
+        console.table("most often at fault", ["what", "disagreements"], rows)
+    for one in found.after.disagreements[:MOST_SHOWN]:
+        said = "wrong, and paid" if one.kind == "paid_wrong" else "right, and not paid"
+        say(f"{one.trajectory_id} is {said} (reward {one.reward:g}, score {one.score:g}): {one.fault}")
+    if found.independence != "scorer":
+        say(f"the scorer {found.independence}, so that a mistake in that code shows in neither")
+
+
+@app.command()
+@reported
+def replay(
+    run: Run,
+    episode: Annotated[
+        str | None, typer.Argument(metavar="[EPISODE]", help="An episode's id; all of the newest step without one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play stored episodes again without a model, and show the first thing that the environment does differently."""
+    from sparring.replay import Replays
+
+    replays, replayed = Replays(run_path(run), episode), []
+    with Console(quiet=as_json).steps(f"replay of {replays.source}", len(replays)) as progress:
+        for one in replays:
+            replayed.append(one)
+            progress({})
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in replayed])
+    else:
+        _show_replays(replays.source, replayed)
+    different = [one.episode for one in replayed if one.difference is not None]
+    if different:
+        raise GateError(
+            f"{len(different)} of {len(replayed)} episodes went differently than recorded, {different[0]} first; an environment "
+            "must do the same for the same actions: see what differs, and take it from the task, its seed or `self.state`."
+        )
+    failed = [f"{one.episode}: {one.problem}" for one in replayed if one.problem is not None]
+    if failed:
+        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be played to their end. {failed[0]}")
+
+
+def _show_replays(source: str, replays: Sequence[Replay]) -> None:
+    """A summary, which episodes went differently where, and of the first of them what."""
+    console = Console()
+    changed = [(one.episode, one.difference) for one in replays if one.difference is not None]
+    num_failed = sum(one.problem is not None for one in replays)
+    row = [source, len(replays), sum(one.num_calls for one in replays), len(changed), num_failed]
+    console.table("replay", ["episodes of", "episodes", "calls", "different", "failed"], [row])
+    if len(changed) > 1:
+        rows = [[episode, difference.place] for episode, difference in changed[:MOST_SHOWN]]
+        left_out = f", {MOST_SHOWN} of {len(changed)}" if len(changed) > MOST_SHOWN else ""
+        console.table(f"went differently{left_out}", ["episode", "first at"], rows)
+    for episode, difference in changed[:1]:
+        say(f"{episode}, {difference.place}:")
+        for field in difference.fields[:MOST_SHOWN]:
+            recorded, now = _excerpts(field.recorded, field.now)
+            say(f"  {field.path}: recorded {recorded}\n  {' ' * len(field.path)}  now      {now}")
+        if difference.is_noise:
+            say("  only ids, times, temporary paths, rounding or the order of keys differ: see `normalized`")
+
+
+def _excerpts(recorded: object, now: object) -> tuple[str, str]:
+    """Two values as text, long ones from a little before where they part."""
+    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in (recorded, now)]
+    parts = next((index for index, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
+    begin = max(0, parts - 20)
+    cut = [
+        ("..." if begin else "") + text[begin : begin + 100] + ("..." if begin + 100 < len(text) else "")
+        for text in texts
+    ]
+    return cut[0], cut[1]

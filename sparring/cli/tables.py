@@ -1,0 +1,27 @@
+"""Tables that several commands show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sparring.cli.command import say
+from sparring.tracking import Console
+
+if TYPE_CHECKING:
+    from sparring.evaluation.comparison import Comparison
+    from sparring.evaluation.evaluation import Evaluation
+
+
+def show_evaluations(
+    evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison], *, title: str = "held-out tasks"
+) -> None:
+    from sparring.evaluation.tables import comparison_table, notes, pass_table, result_table
+
+    console = Console()
+    console.table(*result_table(evaluations, title=title))
+    for table in (pass_table(evaluations), comparison_table(evaluations, comparisons)):
+        if table is not None:
+            console.table(*table)
+    for line in notes(evaluations, comparisons):
+        say(line)

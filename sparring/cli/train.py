@@ -1,0 +1,130 @@
+"""`sparring init` and `sparring train`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.cli.tables import show_evaluations
+from sparring.config import load_config, read_recipe, resolved_view, untrainable
+from sparring.errors import UsageError
+from sparring.tracking import Console, RunFolder
+
+
+@app.command()
+@reported
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    as_json: Json = False,
+) -> None:
+    """Write a small recipe that runs, to start from."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty; name a new folder.")
+    try:
+        with as_file(files("sparring") / "templates" / "recipe") as template:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(template, folder, dirs_exist_ok=True, ignore=ignored)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error}; name a folder that can be made.") from error
+    written = sorted(str(path) for path in folder.iterdir())
+    if as_json:
+        print_json({"folder": str(folder), "files": written})
+        return
+    say(f"wrote {', '.join(written)}")
+    say(f"next: sparring train {folder / 'recipe.toml'}")
+
+
+@app.command()
+@reported
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")
+    ] = None,
+    overrides: Overrides = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run folder; it must be new.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show every setting, check what can be checked, stop.")
+    ] = False,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run instead of a RECIPE.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop when there is an error.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe. Ctrl-C stops with a checkpoint; a second one stops at once."""
+    changes = list(overrides or [])
+    if resume is not None:
+        if recipe is not None:
+            changes.insert(0, recipe)
+        _resume(run_path(resume), changes, name=name, dry_run=dry_run, as_json=as_json)
+        return
+    if recipe is None:
+        raise UsageError(
+            "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or --resume RUN."
+        )
+    path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
+    if dry_run:
+        _show_settings(path, changes, as_json)
+    # Before torch is imported, so that a mistake in the recipe is told at once.
+    config = load_config(path, changes)
+    if not config.is_trainable:
+        raise untrainable(config, str(path))
+    from sparring.trainer import MultiTurnRLTrainer
+
+    trainer = MultiTurnRLTrainer(path, overrides=changes, name=name, check=check, quiet=as_json)
+    if dry_run:
+        trainer.train(dry_run=True)
+        typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
+        return
+    _report_training(trainer.train(), as_json)
+
+
+def _resume(run: Path, changes: Sequence[str], *, name: str | None, dry_run: bool, as_json: bool) -> None:
+    folder = RunFolder(run)
+    if name is not None:
+        raise UsageError("--name names a new run, but --resume continues one under its own; leave one of them out.")
+    if folder.status().get("status") == "running":
+        raise UsageError(f"{run} is running; stop it first (`sparring runs stop {run}`), or watch it.")
+    misplaced = [change for change in changes if "=" not in change]
+    if misplaced:
+        raise UsageError(
+            f"--resume continues {run} with its own recipe, so {misplaced[0]!r} has no place; leave it out."
+        )
+    folder.config(changes)
+    if dry_run:
+        _show_settings(folder.recipe, changes, as_json)
+        return
+    from sparring.trainer import MultiTurnRLTrainer
+
+    _report_training(MultiTurnRLTrainer.attach(run, overrides=changes).train(resume=True), as_json)
+
+
+def _report_training(result: Any, as_json: bool) -> None:
+    """`result` is the trainer's TrainResult."""
+    if as_json:
+        validations = {str(step): evaluation.as_json() for step, evaluation in result.validations.items()}
+        shown = {"run": str(result.run), "status": result.status, "step": result.step}
+        print_json({**shown, "train_seconds": result.train_seconds, "validations": validations})
+        return
+    if result.validations:
+        show_evaluations(list(result.validations.values()), [], title="validation")
+    say(f"next: sparring eval {result.run}")
+
+
+def _show_settings(path: Path, changes: Sequence[str], as_json: bool) -> None:
+    config = load_config(path, changes)
+    Console(quiet=as_json).warned(config.warnings())
+    rows = resolved_view(read_recipe(path), changes, config)
+    if as_json:
+        print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
+    else:
+        Console().table(
+            str(path), ["key", "value", "from"], [[key, json.dumps(value), origin] for key, value, origin in rows]
+        )
