@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from sparring.environments import Environment
 from sparring.evaluation.evaluation import Judge
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, MessageEngine
-from sparring.rollouts import Collector, Curriculum, NamedPolicy, Scheduler
+from sparring.rollouts import Collector, GroupPlan, NamedPolicy, Scheduler
 from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def build_baseline(
 
 def build_scheduler(
     parts: Parts,
-    curriculum: Curriculum,
+    plans: Iterator[GroupPlan],
     *,
     version: int,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
@@ -235,7 +235,7 @@ def build_scheduler(
     config = parts.config
     return Scheduler(
         play_group=parts.collector.play_group,
-        plans=curriculum,
+        plans=plans,
         ledger=parts.ledger,
         groups_per_step=config.batch.global_batch_size,
         max_steps_off_policy=config.rollout.max_steps_off_policy,

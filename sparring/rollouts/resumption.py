@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, final
 
 from sparring.ledger import DiscardReason, Ledger, RolloutState
@@ -44,9 +43,9 @@ class Kept:
                 group[trajectory.attempt] = trajectory
         return {one.id for group in self._found.values() for one in group.values()}
 
-    def plans(self, outstanding: Iterable[GroupPlan], rest: Iterator[GroupPlan]) -> Iterator[GroupPlan]:
-        """First the groups that were in play, then the others, each with its members that were kept."""
-        for plan in chain(outstanding, rest):
+    def plans(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
+        """The same, each with its members that were kept."""
+        for plan in plans:
             done = self._found.pop((plan.position, plan.task.id), {})
             yield replace(plan, done=done, keep=self._keep(plan.position))
 

@@ -10,27 +10,10 @@ from pathlib import Path
 
 from sparring.faults import Fault, arm
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
-SMALL = (
-    "warm_start.steps=2",
-    "warm_start.num_demonstrations=8",
-    "warm_start.batch_size=4",
-    "batch.global_batch_size=2",
-    "batch.group_size=2",
-    "sampling.sampling_max_tokens=6",
-    "environment.max_turns=2",
-    "optimizer.max_tokens_per_microbatch=96",
-    "schedule.max_steps=4",
-    "schedule.val_every=2",
-    "schedule.save_every=1",
-    "schedule.keep_checkpoints=2",
-    "evaluation.val_num_tasks=2",
-    "evaluation.allow_zero_baseline=true",
-    "engine.kv_cache_tokens=4096",
-)
+RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["sparring.trainer", "sparring.engines.torch_engine", "transformers", "peft"])
+processes.set_forkserver_preload(["sparring.trainer", "tests.faults.recipe.tiny", "sparring.engines.torch_engine", "renderers"])
 
 
 @dataclass(frozen=True)
@@ -65,7 +48,7 @@ def _train(training: Training, faults: tuple[Fault, ...], log: Path | None, resu
     if resume:
         trainer = MultiTurnRLTrainer.attach(training.run)
     else:
-        overrides = [f"run.runs_dir={training.runs_dir}", *SMALL, *training.overrides]
+        overrides = [f"run.runs_dir={training.runs_dir}", *training.overrides]
         trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, name="run", check=False, quiet=True)
     trainer.train(resume=resume)
     asyncio.run(close(trainer.parts))
