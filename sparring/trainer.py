@@ -23,6 +23,7 @@ from sparring.build import (
     build,
     build_scheduler,
     checkpoint_in,
+    close,
     demonstrations,
     load_curriculum,
     refuse_training,
@@ -42,6 +43,7 @@ from sparring.ledger import Ledger
 from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum, GroupPlan
 from sparring.rollouts.resumption import Kept
+from sparring.supervision.report import supervised
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.training import checkpoints
@@ -150,6 +152,18 @@ class MultiTurnRLTrainer:
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"the run is still training after {timeout} s; it goes on.")
 
+    def close(self) -> None:
+        """Let go of the model, the ledger, the gateway and whatever else was opened: nothing can be played afterwards."""
+        if self._parts is not None:
+            parts, self._parts = self._parts, None
+            background.submit(close(parts)).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
     def stop(self) -> None:
         """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
         self._stop_requested.set()
@@ -214,6 +228,7 @@ class MultiTurnRLTrainer:
         assert folder is not None
         with folder.held_for_training():
             folder.set_status("running")
+            supervised().trains(str(folder.path))
             try:
                 result = await self._train_parts(parts, folder, resume)
             except asyncio.CancelledError:

@@ -13,7 +13,9 @@ from sparring.faults import Fault, arm
 RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["sparring.trainer", "tests.faults.recipe.tiny", "sparring.engines.torch_engine", "renderers"])
+processes.set_forkserver_preload(
+    ["sparring.trainer", "tests.faults.recipe.tiny", "sparring.engines.torch_engine", "renderers"]
+)
 
 
 @dataclass(frozen=True)
