@@ -16,6 +16,7 @@ from typing import TypeVar
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
 from sparring.evaluation.agreement import agreement
+from sparring.faults import fault_point
 from sparring.prices import usage_metrics
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
@@ -113,6 +114,7 @@ async def train(run: Run) -> int:
             compared = agreement(trajectories, success_threshold=run.success_threshold)
             play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
+            fault_point("tracker.logging")
             trained = batch_metrics(batch, groups, num_stale=scheduler.num_stale, num_lost=scheduler.num_lost)
             used = usage_metrics(
                 computed=play["rollout/tokens/computed"], sampled=play["rollout/tokens/sampled"],

@@ -7,13 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
@@ -22,6 +23,7 @@ from sparring.build import (
     build,
     build_scheduler,
     checkpoint_in,
+    close,
     demonstrations,
     load_curriculum,
     observer,
@@ -35,13 +37,15 @@ from sparring.detectors import Watch
 from sparring.errors import GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.report import FORMAT
+from sparring.faults import fault_point
 from sparring.findings import Finding, Severity
 from sparring.history import History
-from sparring.ledger import DiscardReason, Ledger, RolloutState
-from sparring.ledger.states import FINAL_STATES
+from sparring.ledger import Ledger
 from sparring.logs import kept_in
 from sparring.protocols import Tracker
-from sparring.rollouts import Curriculum
+from sparring.rollouts import Curriculum, GroupPlan
+from sparring.rollouts.resumption import Kept
+from sparring.supervision.report import supervised
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.training import checkpoints
@@ -150,6 +154,18 @@ class MultiTurnRLTrainer:
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"the run is still training after {timeout} s; it goes on.")
 
+    def close(self) -> None:
+        """Let go of the model, the ledger, the gateway and whatever else was opened: nothing can be played afterwards."""
+        if self._parts is not None:
+            parts, self._parts = self._parts, None
+            background.submit(close(parts)).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
     def stop(self) -> None:
         """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
         self._stop_requested.set()
@@ -219,6 +235,7 @@ class MultiTurnRLTrainer:
                 folder.set_status(status, step=step, reason=reason)
                 tracker.log_status(status, reason=reason)
 
+            supervised().trains(str(folder.path))
             try:
                 stands("running")
                 result = await self._train_parts(parts, folder, resume, tracker)
@@ -254,17 +271,31 @@ class MultiTurnRLTrainer:
     async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool, trackers: Tracker) -> TrainResult:
         config, stop = self.config, self._stop
         assert stop is not None
-        step = 0
-        label = self._rewind(parts) if resume else ""
+        step, outstanding = 0, ()
+        # The ledger only grows, also by rollouts that no checkpoint knows of: a run that was killed may be resumed again.
+        label = f"r{len(parts.ledger.rollouts())}-" if resume else ""
         curriculum = load_curriculum(config, parts.tasks.train, label=label)
-        # A run that ended within its warm start has no checkpoint and begins anew; any other must have one.
-        if resume and (folder.status().get("step") or checkpoints.any_in(folder.checkpoints)):
-            state = checkpoints.load(checkpoints.newest(folder.checkpoints), parts.learner)
+        kept = (
+            None
+            if parts.is_deterministic
+            else Kept(parts.ledger, max_steps_off_policy=config.rollout.max_steps_off_policy)
+        )
+        checkpoint = self._newest(parts, folder) if resume else None
+        if checkpoint is not None:
+            state = checkpoints.load(checkpoint, parts.learner)
             step = int(state["step"])
             if step > 0:  # before the first step there is a warm start at most
+                self._saved_step = step
                 curriculum.restore(state["curriculum"])
+                outstanding = _plans_again(state.get("outstanding", []), curriculum, parts)
+        if resume:
+            await self._rewind(parts, step, "" if checkpoint is None else checkpoint.name, kept)
+        if checkpoint is not None:
+            pass
         elif self._model_weights is not None:
             parts.learner.load_weights(checkpoints.load_weights(checkpoint_in(self._model_weights), parts.policy))
+            # A run that is resumed does not know where its weights came from.
+            await self._save(parts, folder, 0, curriculum)
         elif config.warm_start is not None and not await self._warm_start(parts, folder):
             return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
@@ -277,6 +308,14 @@ class MultiTurnRLTrainer:
             await asyncio.to_thread(watch.resume, folder.path, step)
         tracker = FanOut([trackers, watch])
 
+        plans = chain(outstanding, curriculum)
+        scheduler = build_scheduler(
+            parts, plans if kept is None else kept.plans(plans), version=step, on_group=self._console.group_played
+        )
+
+        async def save_now(at: int) -> None:
+            await self._save(parts, folder, at, curriculum, scheduler.outstanding)
+
         async def heed(at: int) -> None:
             """Tell what the detectors found after a step, and do what the recipe says about errors."""
             findings = await asyncio.to_thread(watch.findings)
@@ -284,7 +323,7 @@ class MultiTurnRLTrainer:
                 tracker.log_finding(finding.as_json())
             errors = [one for one in findings if one.severity is Severity.ERROR]
             if errors:
-                await self._react(parts, folder, errors[0], at, curriculum, began=watch.first_said(errors[0].rule))
+                await self._react(parts, folder, errors[0], at, save_now, began=watch.first_said(errors[0].rule))
 
         began = time.monotonic()
 
@@ -306,7 +345,7 @@ class MultiTurnRLTrainer:
             every = config.schedule.save_every
             if every and at % every == 0:
                 saving = time.monotonic()
-                self._save(parts, folder, at, curriculum)
+                await save_now(at)
                 tracker.log_metrics(at, {"timing_s/save_checkpoint": time.monotonic() - saving})
             folder.set_status("running", step=at)
             if folder.stop_requested():
@@ -315,7 +354,7 @@ class MultiTurnRLTrainer:
         run = loop.Run(
             engine=parts.engine,
             learner=parts.learner,
-            scheduler=build_scheduler(parts, curriculum, version=step, on_group=self._console.group_played),
+            scheduler=scheduler,
             curriculum=curriculum,
             kind_of=parts.kind_of,
             tracker=tracker,
@@ -343,7 +382,10 @@ class MultiTurnRLTrainer:
             config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
         ):
             last = await loop.train(run)
-        self._save(parts, folder, last, curriculum)
+        if kept is not None:
+            kept.close()
+        await save_now(last)
+        fault_point("run.closing")
         train_seconds = time.monotonic() - began
         await validate(last, is_last=True)
         return TrainResult(
@@ -355,7 +397,14 @@ class MultiTurnRLTrainer:
         )
 
     async def _react(
-        self, parts: Parts, folder: RunFolder, finding: Finding, at: int, curriculum: Curriculum, *, began: int
+        self,
+        parts: Parts,
+        folder: RunFolder,
+        finding: Finding,
+        at: int,
+        save: Callable[[int], Awaitable[None]],
+        *,
+        began: int,
     ) -> None:
         """What detectors.reaction says. `began` is the step after which the finding's rule first spoke, as a warning maybe.
         Raises GateError unless the run goes on."""
@@ -367,7 +416,7 @@ class MultiTurnRLTrainer:
             await self._pause(folder, said, at)
             return
         if reaction == "stop":
-            self._save(parts, folder, at, curriculum)
+            await save(at)
             raise GateError(
                 f"{said} detectors.reaction = 'stop' ended the run with a checkpoint of that step. {finding.change} To go on all "
                 "the same: `sparring train --resume` with detectors.reaction=report."
@@ -375,7 +424,8 @@ class MultiTurnRLTrainer:
         aside = checkpoints.set_aside(folder.checkpoints, folder.path / "set_aside", since=began)
         healthy = checkpoints.newest(folder.checkpoints) if checkpoints.any_in(folder.checkpoints) else None
         if healthy is not None:
-            checkpoints.load(healthy, parts.learner)
+            state = checkpoints.load(healthy, parts.learner)
+            await asyncio.wrap_future(parts.ledger.rewind_nowait(int(state["step"]), healthy.name, detail=said))
         left = f"the newest checkpoint is {healthy.name} again" if healthy else "there was no checkpoint from before"
         moved = f"; {', '.join(path.name for path in aside)} went to {aside[0].parent}" if aside else ""
         raise GateError(
@@ -412,7 +462,8 @@ class MultiTurnRLTrainer:
         if done < section.steps:
             return False
         parts.learner.reset_optimizer()
-        checkpoints.save(folder.checkpoints, WARM_START, parts.learner, {"step": 0})
+        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, WARM_START, parts.learner, {"step": 0})
+        await asyncio.wrap_future(parts.ledger.publish_nowait(0, saved.name))
         return True
 
     async def _freeze(self, parts: Parts, folder: RunFolder) -> None:
@@ -452,13 +503,18 @@ class MultiTurnRLTrainer:
             fingerprint=parts.engine.fingerprint, temperature=section.val_temperature, group_size=section.val_group_size,
         )  # fmt: skip
         with self._console.steps(f"validation: {row.name}", len(tasks)) as progress:
+
+            def played(_: TrajectoryGroup) -> None:
+                fault_point("evaluation.playing")
+                progress({})
+
             evaluation, groups = await evaluate(
                 parts.collector, tasks, row,
                 sampling=Sampling(
                     temperature=section.val_temperature, max_tokens=self.config.sampling.sampling_max_tokens
                 ),
                 judge=parts.judge, in_waves=parts.is_deterministic, attempt=str(time.time_ns()), seconds=time.monotonic,
-                prefix="val", pass_k_values=section.pass_k_values, kind_of=parts.kind_of, on_group=lambda _: progress({}),
+                prefix="val", pass_k_values=section.pass_k_values, kind_of=parts.kind_of, on_group=played,
             )  # fmt: skip
         self._console.evaluated(evaluation)
         tracker.log_metrics(step, {**evaluation.metrics, "timing_s/eval": evaluation.seconds})
@@ -477,26 +533,43 @@ class MultiTurnRLTrainer:
             "train all the same with evaluation.allow_zero_baseline=true."
         )
 
-    def _save(self, parts: Parts, folder: RunFolder, step: int, curriculum: Curriculum) -> None:
+    async def _save(
+        self, parts: Parts, folder: RunFolder, step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()
+    ) -> None:
+        """A checkpoint of everything the run goes on from. The ledger hears of it when it is on disk, and only then may older
+        ones go."""
         if self._saved_step == step:
             return
         self._saved_step = step
-        checkpoints.save(
-            folder.checkpoints, step, parts.learner, {"step": step, "curriculum": curriculum.state()},
-            keep=self.config.schedule.keep_checkpoints,
-        )  # fmt: skip
+        state = {
+            "step": step, "curriculum": curriculum.state(),
+            "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
+        }  # fmt: skip
+        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, step, parts.learner, state)
+        await asyncio.wrap_future(parts.ledger.publish_nowait(step, saved.name))
+        keep = self.config.schedule.keep_checkpoints
+        await asyncio.to_thread(checkpoints.prune, folder.checkpoints, step, keep=keep)
 
-    def _rewind(self, parts: Parts) -> str:
-        """Close what a run left unfinished in the ledger; return a label that sets new rollouts apart."""
-        rollouts = parts.ledger.rollouts()
-        for rollout in rollouts:
-            # An evaluation may be under way beside this run, or be resumed for itself.
-            if rollout.state not in FINAL_STATES and rollout.split != "held_out":
-                parts.ledger.advance_nowait(
-                    rollout.id, RolloutState.DISCARDED, reason=DiscardReason.REWOUND, detail="the run was resumed"
-                )
-        # The ledger only grows, also by rollouts that no checkpoint knows of: a run that was killed may be resumed again.
-        return f"r{len(rollouts)}-"
+    def _newest(self, parts: Parts, folder: RunFolder) -> Path | None:
+        """The checkpoint to go on from; None for a run that ended before it had one, which begins anew. Raises DataError when
+        all are gone or damaged."""
+        if not checkpoints.any_in(folder.checkpoints) and parts.ledger.last_published is None:
+            return None
+        return checkpoints.newest(folder.checkpoints)
+
+    async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
+        """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""
+        if checkpoint:
+            # The process may have died between the two.
+            await asyncio.wrap_future(parts.ledger.publish_nowait(step, checkpoint))
+        keep = set() if kept is None else await asyncio.to_thread(kept.find, step)
+        await asyncio.wrap_future(parts.ledger.rewind_nowait(step, checkpoint, keep=keep))
+
+
+def _plans_again(outstanding: Sequence[Sequence[Any]], curriculum: Curriculum, parts: Parts) -> tuple[GroupPlan, ...]:
+    """Plans of the groups that were in play when a checkpoint was written."""
+    tasks = {task.id: task for task in parts.tasks.train}
+    return tuple(curriculum.again(tasks[task_id], position) for position, task_id in outstanding)
 
 
 def _advantages(parts: Parts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:

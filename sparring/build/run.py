@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from sparring.evaluation.evaluation import Judge
 from sparring.ledger import Ledger
 from sparring.logs import get_logger
 from sparring.protocols import Chat, MessageEngine
-from sparring.rollouts import Collector, Curriculum, NamedPolicy, Scheduler
+from sparring.rollouts import Collector, GroupPlan, NamedPolicy, Scheduler
 from sparring.rollouts.actions import StateVisits
 from sparring.tracking.process import resident_bytes
 from sparring.types import Task, ToolSchema, Trajectory, TrajectoryGroup, Weights
@@ -243,7 +243,7 @@ def observer(parts: Parts) -> Callable[[Sequence[Trajectory]], dict[str, float]]
 
 def build_scheduler(
     parts: Parts,
-    curriculum: Curriculum,
+    plans: Iterator[GroupPlan],
     *,
     version: int,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
@@ -252,7 +252,7 @@ def build_scheduler(
     config = parts.config
     return Scheduler(
         play_group=parts.collector.play_group,
-        plans=curriculum,
+        plans=plans,
         ledger=parts.ledger,
         groups_per_step=config.batch.global_batch_size,
         max_steps_off_policy=config.rollout.max_steps_off_policy,

@@ -16,8 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from sparring.errors import SparringError
+from sparring.faults import arm_from_environment
 from sparring.logs import show_on_stderr
 from sparring.redaction import masked
+from sparring.supervision.report import supervised
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
@@ -77,9 +79,16 @@ def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     show_on_stderr()
+    report = supervised()
     try:
+        arm_from_environment()
         app()
+    except SparringError as error:
+        typer.echo(masked(f"error: {error}"), err=True)
+        report.over(error.exit_code)
+        sys.exit(error.exit_code)
     except SystemExit as end:
+        report.over(end.code if isinstance(end.code, int) else int(end.code is not None))
         if end.code != INTERRUPTED:
             raise
         # Threads may still be inside the model: to take the interpreter down under them would crash, to wait may be long.

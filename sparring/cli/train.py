@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -15,6 +16,7 @@ from sparring.cli.command import Json, Overrides, app, print_json, reported, run
 from sparring.cli.tables import show_evaluations
 from sparring.config import load_config, read_recipe, resolved_view, untrainable
 from sparring.errors import UsageError
+from sparring.supervision.supervisor import Supervisor
 from sparring.tracking import Console, RunFolder
 
 
@@ -56,6 +58,10 @@ def train(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop when there is an error.")
     ] = True,
+    supervise: Annotated[
+        bool,
+        typer.Option("--supervise/--no-supervise", help="Train in a process of its own, and resume after it crashed."),
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Train a recipe. Ctrl-C stops with a checkpoint; a second one stops at once."""
@@ -63,7 +69,7 @@ def train(
     if resume is not None:
         if recipe is not None:
             changes.insert(0, recipe)
-        _resume(run_path(resume), changes, name=name, dry_run=dry_run, as_json=as_json)
+        _resume(run_path(resume), changes, name=name, dry_run=dry_run, supervise=supervise, as_json=as_json)
         return
     if recipe is None:
         raise UsageError(
@@ -76,17 +82,34 @@ def train(
     config = load_config(path, changes)
     if not config.is_trainable:
         raise untrainable(config, str(path))
+    if supervise and not dry_run:
+        named = [] if name is None else ["--name", name]
+        unchecked = [] if check else ["--no-check"]
+        _supervise([str(path), *changes, *named, *unchecked], (), as_json=as_json)
     from sparring.trainer import MultiTurnRLTrainer
 
-    trainer = MultiTurnRLTrainer(path, overrides=changes, name=name, check=check, quiet=as_json)
-    if dry_run:
-        trainer.train(dry_run=True)
-        typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
-        return
-    _report_training(trainer.train(), as_json)
+    with MultiTurnRLTrainer(path, overrides=changes, name=name, check=check, quiet=as_json) as trainer:
+        if dry_run:
+            trainer.train(dry_run=True)
+            typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
+            return
+        _report_training(trainer.train(), as_json)
 
 
-def _resume(run: Path, changes: Sequence[str], *, name: str | None, dry_run: bool, as_json: bool) -> None:
+def _supervise(begin: Sequence[str], changes: Sequence[str], *, as_json: bool) -> NoReturn:
+    """Train in processes of their own and exit as the last of them did. `changes` are those of a run that is resumed."""
+    command = (sys.executable, "-m", "sparring", "train", "--no-supervise", *(["--json"] if as_json else []))
+    supervisor = Supervisor(
+        (*command, *begin),
+        lambda run: (*command, "--resume", run, *changes),
+        say=lambda line: typer.echo(line, err=True),
+    )
+    raise typer.Exit(supervisor.run())
+
+
+def _resume(
+    run: Path, changes: Sequence[str], *, name: str | None, dry_run: bool, supervise: bool, as_json: bool
+) -> None:
     folder = RunFolder(run)
     if name is not None:
         raise UsageError("--name names a new run, but --resume continues one under its own; leave one of them out.")
@@ -101,9 +124,12 @@ def _resume(run: Path, changes: Sequence[str], *, name: str | None, dry_run: boo
     if dry_run:
         _show_settings(folder.recipe, changes, as_json)
         return
+    if supervise:
+        _supervise(["--resume", str(run), *changes], changes, as_json=as_json)
     from sparring.trainer import MultiTurnRLTrainer
 
-    _report_training(MultiTurnRLTrainer.attach(run, overrides=changes).train(resume=True), as_json)
+    with MultiTurnRLTrainer.attach(run, overrides=changes) as trainer:
+        _report_training(trainer.train(resume=True), as_json)
 
 
 def _report_training(result: Any, as_json: bool) -> None:

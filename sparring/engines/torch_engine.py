@@ -24,6 +24,7 @@ from sparring.engines.load import Load, device_metrics
 from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
+from sparring.faults import fault_point
 from sparring.models.policy import Policy
 from sparring.models.threads import release_threads, releases_threads
 from sparring.protocols import TokenCallback
@@ -131,9 +132,11 @@ class TorchEngine:
 
     async def load_weights(self, weights: Weights, version: int) -> None:
         """Turns that start from now on use these weights; turns already running keep theirs."""
+        fault_point("engine.loading")
         loaded = await asyncio.to_thread(self._version, weights, version)
         with self._wake:
             self._current = loaded
+        fault_point("engine.loaded")
 
     def freeze(self, weights: Weights, version: int) -> Version:
         """Keep these weights beside those in training, for `sample` and `logprobs`; as long as the engine lives."""

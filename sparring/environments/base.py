@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from sparring.environments.tools import ToolLike, tools_of
 from sparring.errors import InfrastructureError, SparringError, UsageError
+from sparring.faults import fault_point
 from sparring.plugins import call
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Task, ToolSchema
@@ -87,6 +88,7 @@ class Environment:
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
         """Run one of `tools()` with arguments that fit it; `calls.execute` says what becomes of what it raises."""
+        fault_point("environment.tool")
         return await call(getattr(self, name), **arguments)
 
     @classmethod
@@ -119,6 +121,7 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
     """Prepare the world and return the opening messages. Raises InfrastructureError when it cannot be prepared."""
     name = type(environment).__name__
     try:
+        fault_point("environment.reset")
         opening = await call(environment.reset, task)
     except SparringError:
         raise
@@ -172,6 +175,7 @@ async def _close(environment: Environment, task: Task) -> None:
 async def _close_in_time(environment: Environment, task: Task) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
+            fault_point("environment.close")
             await call(environment.close)
     except Exception as error:
         name = type(environment).__name__

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Self, final
 
 from sparring.errors import DataError
 from sparring.ledger import rows
-from sparring.ledger.states import SPLITS, DiscardReason, RolloutState, broken_rule
+from sparring.ledger.states import FINAL_STATES, SPLITS, DiscardReason, RolloutState, broken_rule
 from sparring.ledger.verification import broken_invariants
 from sparring.ledger.writer import GroupCommitWriter
 from sparring.types import Json, Turn
@@ -56,7 +56,9 @@ class Ledger:
         self._writer = GroupCommitWriter(connection)
         # Guards the mirror below together with the order of the queue: a state is checked and queued as one.
         self._lock = threading.Lock()
-        self._states = {id: (RolloutState(state), split) for id, state, split in known}
+        self._states = {id: (RolloutState(state), split) for id, state, split, _ in known}
+        self._steps: dict[str, int] = {id: step for id, _, _, step in known if step is not None}
+        """Of what is claimed or trained."""
         self._num_ids: dict[str, dict[int, int]] = {}
         """Of running rollouts, by turn: ids of prompt and answer together, which a turn that continues it inherits."""
 
@@ -95,7 +97,7 @@ class Ledger:
             broken = broken_rule(before, state, split=split, step=step, reason=reason)
             if broken is not None:
                 raise DataError(f"Rollout {rollout_id}: {broken}.")
-            self._states[rollout_id] = (state, split)
+            self._enter(rollout_id, state, step)
             if state is not RolloutState.RUNNING:
                 self._num_ids.pop(rollout_id, None)
             now = self._clock()
@@ -116,6 +118,49 @@ class Ledger:
         """`advance_nowait`, and wait until it is on disk."""
         future = self.advance_nowait(rollout_id, state, step=step, reason=reason, detail=detail, result=result)
         await self._writer.committed(future)
+
+    def publish_nowait(self, step: int, checkpoint: str) -> Future[None]:
+        """A checkpoint of `step` is on disk: what was claimed for the steps up to it is trained from now on."""
+        with self._lock:
+            for rollout_id, claimed_for in list(self._steps.items()):
+                if claimed_for <= step and self._states[rollout_id][0] is RolloutState.CLAIMED:
+                    self._enter(rollout_id, RolloutState.TRAINED, claimed_for)
+            now = self._clock()
+            return self._writer.submit(lambda db: rows.publish(db, step, checkpoint, now))
+
+    def rewind_nowait(
+        self, step: int, checkpoint: str, *, keep: Collection[str] = (), detail: str = "the run was resumed"
+    ) -> Future[None]:
+        """The run goes on from the checkpoint of `step`. What it had begun and not ended is discarded as rewound, and so is what
+        it had trained after that step; of `keep`, what is admitted stays so, and what is claimed is admitted again.
+
+        An evaluation on held-out tasks, which may be under way beside the run, is left alone.
+        """
+        with self._lock:
+            changes: list[tuple[str, str]] = []
+            for rollout_id, (state, split) in self._states.items():
+                is_lost = state is RolloutState.TRAINED and self._steps[rollout_id] > step
+                if split == "held_out" or (state in FINAL_STATES and not is_lost):
+                    continue
+                if rollout_id not in keep or state not in (RolloutState.ADMITTED, RolloutState.CLAIMED):
+                    changes.append((rollout_id, RolloutState.DISCARDED))
+                elif state is RolloutState.CLAIMED:
+                    changes.append((rollout_id, RolloutState.ADMITTED))
+            for rollout_id, state in changes:
+                self._enter(rollout_id, RolloutState(state), None)
+                self._num_ids.pop(rollout_id, None)
+            now = self._clock()
+            return self._writer.submit(lambda db: rows.rewind(db, step, checkpoint, changes, detail, now))
+
+    def keep_nowait(self, rollout_id: str, content: bytes) -> Future[None]:
+        """Hold a whole episode until it is trained or discarded, so that a run which is resumed may still train it."""
+        with self._lock:
+            self._known(rollout_id)
+            return self._writer.submit(lambda db: rows.insert_kept(db, rollout_id, content))
+
+    def kept(self) -> dict[str, bytes]:
+        """What `keep_nowait` was given, of every rollout that is neither trained nor discarded."""
+        return dict(self._writer.submit(rows.select_kept).result())
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:
         """Keep a turn token for token; of its prompt only what its parent does not hold. Raises DataError."""
@@ -194,9 +239,18 @@ class Ledger:
         """The turns of a rollout by id, prompts whole again; log-probabilities as 32-bit floats."""
         return self._writer.submit(lambda db: rows.select_turns(db, rollout_id)).result()
 
-    def verify(self) -> list[str]:
-        """Broken invariants in words; empty when every rollout and turn is accounted for."""
-        return self._writer.submit(broken_invariants).result()
+    @property
+    def last_published(self) -> int | None:
+        """The step of the newest checkpoint in the run's lineage; None when there is none."""
+        steps: list[int] = []
+        for kind, step, _, _ in self._writer.submit(rows.select_lineage).result():
+            steps = [*(one for one in steps if one <= step), *([step] if kind == "published" else [])]
+        return max(steps, default=None)
+
+    def verify(self, *, max_steps_off_policy: int | None = None) -> list[str]:
+        """Broken invariants in words; empty when every rollout and turn is accounted for, and none that was trained was older
+        than the bound."""
+        return self._writer.submit(lambda db: broken_invariants(db, max_steps_off_policy)).result()
 
     @property
     def num_commits(self) -> int:
@@ -218,6 +272,13 @@ class Ledger:
 
     async def __aexit__(self, *_exception: object) -> None:
         await asyncio.to_thread(self.close)
+
+    def _enter(self, rollout_id: str, state: RolloutState, step: int | None) -> None:
+        self._states[rollout_id] = (state, self._states[rollout_id][1])
+        if step is None:
+            self._steps.pop(rollout_id, None)
+        else:
+            self._steps[rollout_id] = step
 
     def _known(self, rollout_id: str) -> tuple[RolloutState, str]:
         if rollout_id not in self._states:

@@ -2,7 +2,9 @@
 
 Token ids are blobs of 32-bit integers and log-probabilities blobs of 32-bit floats, in the row of their turn, so that
 a turn is committed or absent as a whole. A turn with a parent stores only the prompt ids that follow the parent's
-prompt and answer. `events` is the append-only history; `rollouts` holds what it adds up to.
+prompt and answer. `events` is the append-only history; `rollouts` holds what it adds up to. `lineage` says which
+checkpoints the run published, and from which of them it went on; `kept` holds episodes that wait to be trained whole,
+so that a run that is resumed need not play them again.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from sparring.chat.messages import json_text
 from sparring.errors import DataError
 from sparring.types import Sampling, StopReason, Turn, UntrainedReason
 
-FORMAT = 2
+FORMAT = 3
 _LOCK_SECONDS = 30.0
 
 _SCHEMA = """
@@ -39,13 +41,25 @@ CREATE TABLE turns (
     PRIMARY KEY (rollout_id, id)
 ) WITHOUT ROWID;
 """
+_SCHEMA_SINCE_3 = """
+CREATE TABLE lineage (
+    sequence INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, step INTEGER NOT NULL, checkpoint TEXT NOT NULL,
+    event INTEGER NOT NULL
+);
+CREATE TABLE kept (rollout_id TEXT PRIMARY KEY, content BLOB NOT NULL);
+"""
+# What format 2 called trained rested on the checkpoints that are there.
+_FROM_2_TO_3 = f"""{_SCHEMA_SINCE_3}
+INSERT INTO lineage (time, kind, step, checkpoint, event)
+    SELECT max(time), 'published', max(step), '', max(sequence) FROM events WHERE state = 'trained' HAVING max(step) >= 0;
+"""
 
 
 _INSERT_TURN = f"INSERT INTO turns VALUES ({', '.join('?' * 19)})"
 
 
-def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str]]]:
-    """Open or create a ledger: its connection, and (id, state, split) of every rollout. Raises DataError."""
+def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str, int | None]]]:
+    """Open or create a ledger: its connection, and (id, state, split, step) of every rollout. Raises DataError."""
     try:
         # An evaluation may write beside the training: each waits for the other's commits.
         db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
@@ -53,10 +67,13 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
         db.execute("PRAGMA synchronous=FULL")
         found = db.execute("PRAGMA user_version").fetchone()[0]
         if found == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            db.executescript(f"BEGIN; {_SCHEMA} {_SCHEMA_SINCE_3} PRAGMA user_version = {FORMAT}; COMMIT;")
+            found = FORMAT
+        elif found == 2:
+            db.executescript(f"BEGIN; {_FROM_2_TO_3} PRAGMA user_version = {FORMAT}; COMMIT;")
             found = FORMAT
         if found == FORMAT:
-            return db, db.execute("SELECT id, state, split FROM rollouts").fetchall()
+            return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
         problem = f"it has format {found}, and this version reads format {FORMAT}"
         db.close()
     except sqlite3.Error as error:
@@ -91,6 +108,51 @@ def update_rollout(
         "INSERT INTO events (time, rollout_id, state, step, reason) VALUES (?, ?, ?, ?, ?)",
         (now, rollout_id, state, step, reason),
     )
+    if state == "discarded":
+        db.execute("DELETE FROM kept WHERE rollout_id = ?", (rollout_id,))
+
+
+def publish(db: sqlite3.Connection, step: int, checkpoint: str, now: float) -> None:
+    """Claims up to `step` are trained: a checkpoint that holds them is on disk."""
+    claimed = "FROM rollouts WHERE state = 'claimed' AND step <= ?"
+    db.execute(
+        f"INSERT INTO events (time, rollout_id, state, step) SELECT ?, id, 'trained', step {claimed} ORDER BY rowid",
+        (now, step),
+    )
+    db.execute(f"DELETE FROM kept WHERE rollout_id IN (SELECT id {claimed})", (step,))
+    db.execute("UPDATE rollouts SET state = 'trained' WHERE state = 'claimed' AND step <= ?", (step,))
+    _insert_lineage(db, "published", step, checkpoint, now)
+
+
+def rewind(
+    db: sqlite3.Connection, step: int, checkpoint: str, changes: Iterable[tuple[str, str]], detail: str, now: float
+) -> None:
+    """The run goes on from `step`: `changes` says of each rollout that this concerns its new state."""
+    for rollout_id, state in changes:
+        reason = "rewound" if state == "discarded" else None
+        update_rollout(db, rollout_id, state, None, reason, detail if reason else None, None, now)
+    _insert_lineage(db, "resumed", step, checkpoint, now)
+
+
+def _insert_lineage(db: sqlite3.Connection, kind: str, step: int, checkpoint: str, now: float) -> None:
+    db.execute(
+        "INSERT INTO lineage (time, kind, step, checkpoint, event)"
+        " VALUES (?, ?, ?, ?, (SELECT coalesce(max(sequence), 0) FROM events))",
+        (now, kind, step, checkpoint),
+    )
+
+
+def select_lineage(db: sqlite3.Connection) -> list[tuple[str, int, str, int]]:
+    """(kind, step, checkpoint, last event before it), in order."""
+    return db.execute("SELECT kind, step, checkpoint, event FROM lineage ORDER BY sequence").fetchall()
+
+
+def insert_kept(db: sqlite3.Connection, rollout_id: str, content: bytes) -> None:
+    db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (rollout_id, content))
+
+
+def select_kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+    return db.execute("SELECT rollout_id, content FROM kept ORDER BY rowid").fetchall()
 
 
 def insert_turn(

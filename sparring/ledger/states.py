@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class RolloutState(StrEnum):
-    """Where a rollout is. TRAINED, DISCARDED and EVALUATED are final."""
+    """Where a rollout is. TRAINED, DISCARDED and EVALUATED are final, as long as the checkpoint lives that TRAINED rests on."""
 
     PLANNED = "planned"
     LEASED = "leased"
@@ -51,14 +51,15 @@ _FORWARD = {
     RolloutState.ADMITTED: {RolloutState.CLAIMED},
     # A claim whose step is lost goes back: it may be claimed again by another step.
     RolloutState.CLAIMED: {RolloutState.TRAINED, RolloutState.ADMITTED},
+    RolloutState.TRAINED: set[RolloutState](),
 }
 TRANSITIONS: Mapping[RolloutState, frozenset[RolloutState]] = MappingProxyType(
     {
-        state: frozenset() if state in FINAL_STATES else frozenset(_FORWARD[state] | {RolloutState.DISCARDED})
+        state: frozenset(_FORWARD[state] | {RolloutState.DISCARDED}) if state in _FORWARD else frozenset()
         for state in RolloutState
     }
 )
-"""Legal next states; whatever is not final may be discarded."""
+"""Legal next states; whatever is not final may be discarded, and what was trained when its checkpoint is lost."""
 
 
 def broken_rule(
@@ -68,6 +69,8 @@ def broken_rule(
     if after not in TRANSITIONS[before]:
         legal = ", ".join(sorted(TRANSITIONS[before])) or "nothing, it is final"
         return f"{before} cannot become {after} (only: {legal})"
+    if before is RolloutState.TRAINED and reason is not DiscardReason.REWOUND:
+        return f"trained cannot become discarded({reason}), only discarded(rewound): its checkpoint is lost"
     if after is RolloutState.ADMITTED and split != "train":
         return f"a rollout of split {split!r} cannot be admitted to training"
     if after is RolloutState.EVALUATED and split == "train":

@@ -1,4 +1,7 @@
-"""The ledger's invariants, checked from the rows alone."""
+"""The ledger's invariants, checked from the rows alone.
+
+Lives and texts repeat by the thousand, so each different one is judged once: 100,000 rollouts take about two seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,98 +10,165 @@ import json
 import math
 import sqlite3
 from array import array
+from functools import cache
 
-from sparring.ledger.rows import unpacked
+from sparring.ledger.rows import select_lineage
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
+_CONSUMED = (RolloutState.CLAIMED, RolloutState.TRAINED)
 
-def broken_invariants(db: sqlite3.Connection) -> list[str]:
-    """Every broken invariant in words: of rollouts, their histories, and turns."""
-    return [*_broken_rollouts(db), *_broken_turns(db)]
+
+def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
+    """Every broken invariant in words: of rollouts, their histories, the checkpoints they rest on, and turns."""
+    return [*_broken_rollouts(db), *_broken_turns(db, max_steps_off_policy)]
 
 
 def _broken_rollouts(db: sqlite3.Connection) -> list[str]:
-    """Each rollout's events must be a legal life that ends where its row says it is."""
+    """Each rollout's events must be a legal life that ends where its row says it is, on a checkpoint that still counts."""
     broken: list[str] = []
-    lives: dict[str, list[tuple[str, int | None, str | None]]] = {}
-    for rollout_id, state, step, reason in db.execute(
-        "SELECT rollout_id, state, step, reason FROM events ORDER BY sequence"
+    # Lives by their number: number 0 is the empty one, and each next event leads to another.
+    lives: list[tuple[tuple[str, bool, str | None], ...]] = [()]
+    following: dict[tuple[int, str, bool, str | None], int] = {}
+    life_of: dict[str, int] = {}
+    last: dict[str, tuple[str, int | None, str | None]] = {}
+    claims: dict[str, tuple[int, int]] = {}
+    for sequence, rollout_id, state, step, reason in db.execute(
+        "SELECT sequence, rollout_id, state, step, reason FROM events ORDER BY sequence"
     ):
-        lives.setdefault(rollout_id, []).append((state, step, reason))
-    for rollout_id, split, *row in db.execute("SELECT id, split, state, step, reason FROM rollouts"):
-        life = lives.pop(rollout_id, [])
-        if not life or life[0] != (RolloutState.PLANNED, None, None):
-            broken.append(f"rollout {rollout_id}: its history does not begin with planned")
-            continue
-        if tuple(row) != life[-1]:
-            broken.append(f"rollout {rollout_id}: the row says {tuple(row)}, its history ends with {life[-1]}")
-        for (before, _, _), (after, step, reason) in itertools.pairwise(life):
-            try:
-                rule = broken_rule(
-                    RolloutState(before), RolloutState(after), split=split, step=step,
-                    reason=None if reason is None else DiscardReason(reason),
-                )  # fmt: skip
-            except ValueError as error:
-                rule = str(error)
-            if rule is not None:
-                broken.append(f"rollout {rollout_id}: {rule}")
-    return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in lives]
+        key = (life_of.get(rollout_id, 0), state, step is not None, reason)
+        number = following.get(key)
+        if number is None:
+            number = following[key] = len(lives)
+            lives.append((*lives[key[0]], (state, step is not None, reason)))
+        life_of[rollout_id] = number
+        last[rollout_id] = (state, step, reason)
+        if state == RolloutState.CLAIMED:
+            claims[rollout_id] = (sequence, step)
 
+    @cache
+    def rules_of(life: int, split: str) -> tuple[str, ...]:
+        events = lives[life]
+        if not events or events[0] != (RolloutState.PLANNED, False, None):
+            return ("its history does not begin with planned",)
+        return tuple(
+            rule
+            for (before, _, _), after in itertools.pairwise(events)
+            if (rule := _broken_rule(before, after, split)) is not None
+        )
 
-def _broken_turns(db: sqlite3.Connection) -> list[str]:
-    broken: list[str] = []
-    planned = {rollout_id for (rollout_id,) in db.execute("SELECT id FROM rollouts")}
-    seen: set[tuple[str, int]] = set()
-    begun: set[tuple[str, str | None]] = set()
-    lost: set[tuple[str, int]] = set()
-    for (
-        rollout_id,
-        turn_id,
-        parent,
-        branch_reason,
-        token_ids,
-        logprobs,
-        versions,
-        sampling,
-        mass,
-        untrained,
-        policy,
-        learns,
-    ) in db.execute(
-        "SELECT rollout_id, id, parent, branch_reason, token_ids, sampled_logprobs, versions, sampling, removed_mass,"
-        " untrained_reason, policy, learns FROM turns ORDER BY rollout_id, id"
-    ):
-        where = f"turn {turn_id} of rollout {rollout_id}"
-        num_tokens = len(token_ids) // array("i").itemsize
-        numbers = unpacked("f", logprobs)
-        is_first = (rollout_id, policy) not in begun
-        if rollout_id not in planned:
-            broken.append(f"{where}: its rollout was never planned")
-        if parent is not None and (rollout_id, parent) not in seen:
-            broken.append(f"{where}: its parent {parent} does not come before it")
-        if parent is None and branch_reason is None and not is_first:
-            broken.append(f"{where}: it starts a branch without a reason")
-        if (rollout_id, parent) in lost:
-            broken.append(f"{where}: its parent {parent} is said not to have been received")
-        if untrained is not None and untrained not in set(UntrainedReason):
-            broken.append(f"{where}: {untrained!r} is no reason for not training it")
-        temperature, top_p, _ = json.loads(sampling)
-        if untrained is None and not learns:
-            broken.append(f"{where}: of a policy that does not learn, and no reason not to train it")
-        if untrained is None and (temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS):
+    lineage = select_lineage(db)
+    published: list[int] = []
+    for kind, step, _, _ in lineage:
+        published = [*(one for one in published if one <= step), *([step] if kind == "published" else [])]
+    last_published = max(published, default=-1)
+    rewinds = [(event, step) for kind, step, _, event in lineage if kind == "resumed"]
+    for rollout_id, split, state, step, reason in db.execute("SELECT id, split, state, step, reason FROM rollouts"):
+        life = life_of.pop(rollout_id, 0)
+        broken += [f"rollout {rollout_id}: {rule}" for rule in rules_of(life, split)]
+        if life and last[rollout_id] != (state, step, reason):
             broken.append(
-                f"{where}: sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and "
-                "no reason not to train it"
+                f"rollout {rollout_id}: the row says {(state, step, reason)}, its history ends with {last[rollout_id]}"
             )
+        if state not in _CONSUMED or step is None:
+            continue
+        if (state == RolloutState.TRAINED) != (step <= last_published):
+            newest = "there is none" if last_published < 0 else f"the newest is of step {last_published}"
+            broken.append(f"rollout {rollout_id}: {state} for step {step}, but of the run's checkpoints {newest}")
+        claimed_at, claimed_for = claims.get(rollout_id, (0, step))
+        if claimed_for != step:
+            broken.append(f"rollout {rollout_id}: claimed for step {claimed_for} and {state} for step {step}")
+        if any(claimed_at <= event and step > resumed_at for event, resumed_at in rewinds):
+            broken.append(f"rollout {rollout_id}: {state} for step {step}, which the run has gone back behind since")
+    return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in life_of]
+
+
+@cache
+def _broken_rule(before: str, after: tuple[str, bool, str | None], split: str) -> str | None:
+    state, has_step, reason = after
+    try:
+        return broken_rule(
+            RolloutState(before), RolloutState(state), split=split, step=1 if has_step else None,
+            reason=None if reason is None else DiscardReason(reason),
+        )  # fmt: skip
+    except ValueError as error:
+        return str(error)
+
+
+def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> list[str]:
+    broken: list[str] = []
+
+    @cache
+    def tokens_and_oldest(versions: str) -> tuple[int, int | None]:
+        runs = json.loads(versions)
+        return sum(count for _, count in runs), min((version for version, _ in runs), default=None)
+
+    @cache
+    def asked_for(sampling: str) -> tuple[float, float]:
+        temperature, top_p, _ = json.loads(sampling)
+        return temperature, top_p
+
+    rollouts: dict[str, int | None] = dict(db.execute("SELECT id, step FROM rollouts"))
+    reasons = set(UntrainedReason)
+    current: str | None = None
+    seen: set[int] = set()
+    lost: set[int] = set()
+    begun: set[str | None] = set()
+    item = array("i").itemsize
+    for (
+        rollout_id, turn_id, parent, branch_reason, num_bytes, logprobs, versions, sampling, mass, untrained, policy, learns,
+    ) in db.execute(
+        "SELECT rollout_id, id, parent, branch_reason, length(token_ids), sampled_logprobs, versions, sampling, removed_mass,"
+        " untrained_reason, policy, learns FROM turns ORDER BY rollout_id, id"
+    ):  # fmt: skip
+        if rollout_id != current:
+            current, seen, lost, begun = rollout_id, set(), set(), set()
+        problems: list[str] = []
+        numbers = array("f", logprobs)
+        num_tokens = num_bytes // item
+        num_versioned, oldest = tokens_and_oldest(versions)
+        if rollout_id not in rollouts:
+            problems.append("its rollout was never planned")
+        if parent is None:
+            if branch_reason is None and policy in begun:
+                problems.append("it starts a branch without a reason")
+        elif parent not in seen:
+            problems.append(f"its parent {parent} does not come before it")
+        elif parent in lost:
+            problems.append(f"its parent {parent} is said not to have been received")
+        if untrained is None:
+            temperature, top_p = asked_for(sampling)
+            if not learns:
+                problems.append("of a policy that does not learn, and no reason not to train it")
+            if temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS:
+                problems.append(
+                    f"sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and no "
+                    "reason not to train it"
+                )
+            step = rollouts.get(rollout_id)
+            if (
+                max_steps_off_policy is not None
+                and step is not None
+                and oldest is not None
+                and not 0 <= step - 1 - oldest <= max_steps_off_policy
+            ):
+                problems.append(
+                    f"sampled with version {oldest} and consumed by step {step}, which trains version {step - 1}: the bound is "
+                    f"{max_steps_off_policy}"
+                )
+        elif untrained not in reasons:
+            problems.append(f"{untrained!r} is no reason for not training it")
         if len(numbers) != num_tokens:
-            broken.append(f"{where}: {num_tokens} tokens and {len(numbers)} log-probabilities")
-        if sum(count for _, count in json.loads(versions)) != num_tokens:
-            broken.append(f"{where}: its versions {versions} do not add up to {num_tokens} tokens")
-        if not all(math.isfinite(number) for number in numbers):
-            broken.append(f"{where}: a log-probability is not finite")
-        seen.add((rollout_id, turn_id))
+            problems.append(f"{num_tokens} tokens and {len(numbers)} log-probabilities")
+        if num_versioned != num_tokens:
+            problems.append(f"its versions {versions} do not add up to {num_tokens} tokens")
+        # Finite 32-bit numbers cannot add up to anything else.
+        if not math.isfinite(sum(numbers)):
+            problems.append("a log-probability is not finite")
+        seen.add(turn_id)
+        begun.add(policy)
         if untrained == UntrainedReason.NOT_RECEIVED:
-            lost.add((rollout_id, turn_id))
-        begun.add((rollout_id, policy))
+            lost.add(turn_id)
+        if problems:
+            broken += [f"turn {turn_id} of rollout {rollout_id}: {problem}" for problem in problems]
     return broken

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar, final
 
 from sparring.errors import ServiceError
+from sparring.faults import fault_point
 
 T = TypeVar("T")
 Job: TypeAlias = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
@@ -89,6 +90,7 @@ class GroupCommitWriter:
             # Takes the write lock now: a later upgrade from reading would fail at once when another process wrote meanwhile.
             self._connection.execute("BEGIN IMMEDIATE")
             results = [job(self._connection) for job, _ in batch]
+            fault_point("ledger.committing")
             self._connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001 (nothing may leave a waiter without an answer)
             self._failure = error

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 
 from sparring.errors import InfrastructureError, RewardError
+from sparring.faults import fault_point
 from sparring.plugins import call
 from sparring.protocols import RewardFunction
 from sparring.types import Json, Message, Reward, Trajectory
@@ -26,6 +27,7 @@ async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> R
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
     try:
+        fault_point("reward.judging")
         value = await call(function, trajectory)
     except (InfrastructureError, RewardError):
         raise

@@ -107,11 +107,15 @@ class Curriculum(Iterator[GroupPlan]):
             if share < 1 and self._draw(kind) >= share:
                 continue
             position, self._num_played = self._num_played, self._num_played + 1
-            return GroupPlan(
-                task=task, position=position, group_size=self._group_size, sampling=self._sampling, split="train",
-                label=f"{self._label}{position}",
-            )  # fmt: skip
+            return self.again(task, position)
         raise StopIteration
+
+    def again(self, task: Task, position: int) -> GroupPlan:
+        """The plan of a group that was offered before, at its place, under the names of this process."""
+        return GroupPlan(
+            task=task, position=position, group_size=self._group_size, sampling=self._sampling, split="train",
+            label=f"{self._label}{position}",
+        )  # fmt: skip
 
     def record(self, groups: Iterable[TrajectoryGroup]) -> None:
         """Remember that a step was trained on these groups, and how often their tasks succeeded: a reward of at least

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Self, final
 
 from sparring.errors import ServiceError
+from sparring.faults import fault_point
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
 from sparring.rollouts.collector import GroupPlan, waves
@@ -79,8 +80,13 @@ class Scheduler:
         self._on_group = on_group
         self._in_play: dict[int, asyncio.Task[TrajectoryGroup]] = {}
         """Groups started and not handed over, oldest first."""
+        self._planned: dict[int, GroupPlan] = {}
+        """Plans that were drawn and not handed over, by position."""
+        self._next: GroupPlan | None = None
+        """Drawn, and first of the next wave."""
+        self.outstanding: tuple[GroupPlan, ...] = ()
+        """What was drawn and not trained when the last step was released: a run that goes on from there plays it again."""
         self._num_handed_over = 0
-        self._claimed: list[TrajectoryGroup] = []
         self.num_stale = 0
         self.num_lost = 0
         """Groups of the last batch that were lost as a whole."""
@@ -98,6 +104,7 @@ class Scheduler:
             if isinstance(group, TrajectoryGroup):
                 self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
         self._in_play.clear()
+        self._planned.clear()
 
     async def next_batch(self) -> list[TrajectoryGroup]:
         """The oldest finished groups, in the order of their positions; fewer only when the data ends.
@@ -113,6 +120,7 @@ class Scheduler:
                 break
             position = await self._next_finished()
             group = self._in_play.pop(position).result()
+            del self._planned[position]
             if not group.trajectories:
                 lost_in_a_row += 1
                 self.num_lost += 1
@@ -137,18 +145,17 @@ class Scheduler:
             batch.append(self.replaced.pop(0))
         for group in self.replaced:
             self._discard(group, DiscardReason.ZERO_SIGNAL, "all members earned the same; another group was played")
-        self._claimed = batch
+        fault_point("step.claiming")
         for group in batch:
             for trajectory in group.trajectories:
                 self._ledger.advance_nowait(trajectory.id, RolloutState.CLAIMED, step=self._version + 1)
+        fault_point("step.claimed")
         return batch
 
     def release(self, version: int) -> None:
-        """The batch is trained and version `version` is published: count it and let new groups start."""
-        for group in self._claimed:
-            for trajectory in group.trajectories:
-                self._ledger.advance_nowait(trajectory.id, RolloutState.TRAINED, step=version)
-        self._claimed = []
+        """The batch is learned from and the engine plays with version `version`: count it and let new groups start. The ledger
+        calls the batch trained as soon as a checkpoint holds it (`Ledger.publish_nowait`)."""
+        self.outstanding = tuple(plan for _, plan in sorted(self._planned.items()))
         self._num_handed_over = 0
         self._version = version
 
@@ -162,13 +169,15 @@ class Scheduler:
         room = self._num_slots - len(self._in_play) - self._num_handed_over
         plans: list[GroupPlan] = []
         while len(plans) < room:
-            plan = next(self._plans, None)
+            plan = next(self._plans, None) if self._next is None else self._next
+            self._next = None
             if plan is None:
                 break
             plans.append(plan)
+            self._planned[plan.position] = plan
             if self._wave_size is not None and len(waves(plans, self._wave_size)) > 1:
                 # One group too many for this wave: it opens the next one.
-                self._plans = _chain(plans.pop(), self._plans)
+                self._next = plans.pop()
                 break
         for plan in plans:
             self._in_play[plan.position] = asyncio.ensure_future(self._play(plan))
@@ -195,8 +204,3 @@ class Scheduler:
     def _discard(self, group: TrajectoryGroup, reason: DiscardReason, detail: str) -> None:
         for trajectory in group.trajectories:
             self._ledger.advance_nowait(trajectory.id, RolloutState.DISCARDED, reason=reason, detail=detail)
-
-
-def _chain(first: GroupPlan, rest: Iterator[GroupPlan]) -> Iterator[GroupPlan]:
-    yield first
-    yield from rest

@@ -7,6 +7,7 @@ its input when the run is over, which a trainer that is killed does too. Its fir
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -21,6 +22,8 @@ from sparring.tracking.mlflow_receiver import MlflowReceiver
 
 RECORD = "mlflow.json"
 """In the run folder: which MLflow run it is, and what that was told."""
+LOCK = "mlflow.lock"
+"""Held by the one process at a time that tells of a run."""
 DONE, LEFT = "done", "left"
 NICENESS = 19
 """Of the process: where cores are few, the run goes first."""
@@ -38,14 +41,17 @@ def main() -> None:
         over.set()
 
     threading.Thread(target=listen, name="sparring-over", daemon=True).start()
-    all_told = deliver(
-        folder,
-        MlflowReceiver(folder, uri=settings["uri"], experiment=settings["experiment"]),
-        Record.read(folder / RECORD, settings["uri"]),
-        is_over=over.is_set,
-        wait=over.wait,
-        tell=_tell,
-    )
+    with (folder / LOCK).open("w") as lock:
+        # That of a trainer which was killed may still be telling the end of it. The system lets go when a process dies.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        all_told = deliver(
+            folder,
+            MlflowReceiver(folder, uri=settings["uri"], experiment=settings["experiment"]),
+            Record.read(folder / RECORD, settings["uri"]),
+            is_over=over.is_set,
+            wait=over.wait,
+            tell=_tell,
+        )
     _tell(DONE if all_told else LEFT)
 
 

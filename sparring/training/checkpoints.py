@@ -2,8 +2,9 @@
 
     checkpoints/000010/   weights.safetensors  optimizer.safetensors  optimizer.json  state.json  manifest.json
 
-A checkpoint is written under a temporary name, its manifest of hashes last, and renamed; whatever has no valid
-manifest is no checkpoint.
+A checkpoint is written under a temporary name, its manifest of hashes last, and renamed, each file and folder forced to the
+disk before the next thing rests on it; whatever has no valid manifest is no checkpoint. Which is the newest is found out, and
+stands nowhere.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sparring.errors import DataError
+from sparring.faults import fault_point
+from sparring.logs import get_logger
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner
 from sparring.types import Json, Weights
 
+logger = get_logger(__name__)
+
 FORMAT = 1
+_MANIFEST = "manifest.json"
+_REPLACED = ".replaced"
 
 
 def name_of(step: int | str) -> str:
@@ -33,20 +41,22 @@ def name_of(step: int | str) -> str:
     return step if isinstance(step, str) else f"{step:06d}"
 
 
-def save(
-    directory: Path, step: int | str, learner: Learner, state: Mapping[str, Json], *, keep: int | None = None
-) -> Path:
-    """Write a checkpoint and return its folder; of the numbered ones up to it, only the `keep` newest stay.
+def save(directory: Path, step: int | str, learner: Learner, state: Mapping[str, Json]) -> Path:
+    """Write a checkpoint and return its folder.
 
     Raises DataError when it cannot be written; checkpoints that are there stay as they are.
     """
     target = directory / name_of(step)
     temporary = directory / f".{target.name}.tmp"
-    replaced = directory / f".{target.name}.replaced"
+    replaced = directory / f".{target.name}{_REPLACED}"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for leftover in (temporary, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            _sync(directory.parent)
+        if target.exists():
+            # One that was on its way out when the process died still counts as long as the other is missing.
+            shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         learner.save_state(temporary)
         (temporary / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
@@ -54,9 +64,10 @@ def save(
         for path in files:
             _sync(path)
         manifest = {"format": FORMAT, "files": {path.name: _sha256(path) for path in files}}
-        (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1), "utf-8")
-        _sync(temporary / "manifest.json")
+        (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        _sync(temporary / _MANIFEST)
         _sync(temporary)
+        fault_point("checkpoint.renaming")
         if target.exists():
             target.rename(replaced)
         temporary.rename(target)
@@ -67,16 +78,25 @@ def save(
         raise DataError(
             f"{target} could not be written: {error}. Earlier checkpoints are intact; make room there."
         ) from error
-    # Those with a higher number are of an abandoned future or damaged; this one must not be pruned in their favor.
-    past = [path for path in _numbered(directory) if isinstance(step, int) and int(path.name) <= step]
-    for old in past[keep:] if keep is not None else ():
-        shutil.rmtree(old)
+    fault_point("checkpoint.renamed")
     return target
+
+
+def prune(directory: Path, step: int, *, keep: int) -> None:
+    """Delete the oldest of the numbered checkpoints up to `step`, which was written just now, until `keep` are left."""
+    fault_point("checkpoint.pruning")
+    # Those with a higher number are of an abandoned future or damaged; this one must not be pruned in their favor.
+    past = [path for path in _numbered(directory) if int(path.name) <= step]
+    for old in past[max(1, keep) :]:
+        # Without its manifest it is no checkpoint any more, however little of the rest is gone when the process dies.
+        with suppress(OSError):
+            (old / _MANIFEST).unlink()
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def any_in(directory: Path) -> bool:
     """Whether a run's `checkpoints` folder holds a checkpoint, good or damaged."""
-    return any(path.is_dir() for path in directory.glob("[!.]*"))
+    return any(path.is_dir() for pattern in ("[!.]*", f".*{_REPLACED}") for path in directory.glob(pattern))
 
 
 def newest(directory: Path) -> Path:
@@ -84,7 +104,7 @@ def newest(directory: Path) -> Path:
 
     Numbered ones first, then named ones. Raises DataError when none is good, saying what is wrong with the newest.
     """
-    if (directory / "manifest.json").is_file():
+    if (directory / _MANIFEST).is_file():
         verify(directory)
         return directory
     named = (
@@ -92,11 +112,15 @@ def newest(directory: Path) -> Path:
         if directory.is_dir()
         else []
     )
+    # By number, and of one number that which was on its way out last.
+    replaced = list(directory.glob(f".*{_REPLACED}")) if directory.is_dir() else []
+    numbered = sorted([*_numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True)
     first_problem: DataError | None = None
-    for candidate in [*_numbered(directory), *named]:
+    for candidate in [*numbered, *named]:
         try:
             verify(candidate)
         except DataError as error:
+            logger.warning("a checkpoint is passed over: %s", error)
             first_problem = first_problem or error
         else:
             return candidate
@@ -119,7 +143,7 @@ def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
 def verify(checkpoint: Path) -> None:
     """Raises DataError naming the file that is missing or does not have the hash of the manifest."""
     try:
-        manifest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))
+        manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -170,6 +194,12 @@ def _numbered(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)
+
+
+def _number(path: Path) -> int:
+    """Of a numbered checkpoint, also of one on its way out; -1 of others."""
+    name = path.name.removesuffix(_REPLACED).lstrip(".")
+    return int(name) if name.isdigit() else -1
 
 
 def _sha256(path: Path) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
 from sparring.errors import DataError
+from sparring.faults import fault_point
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic_training import sequence_logprobs
 from sparring.models.llama import LlamaWeights
@@ -103,9 +104,11 @@ class TorchLearner:
                     f"the loss of a microbatch of {microbatch.num_trained_tokens} tokens is {loss.item()}; nothing was "
                     "trained on it. Lower optimizer.learning_rate, or resume from the last checkpoint."
                 )
+            fault_point("learner.forward")
             loss.backward()
             total += loss.item()
             num_tokens += microbatch.num_tokens
+            fault_point("learner.microbatch")
             played.append((logprobs_M.detach(), sampled_M, entropies_M.detach(), *references))
             for name, effect_M in effects.items():
                 per_token.setdefault(name, []).append(effect_M)
@@ -136,7 +139,9 @@ class TorchLearner:
             )
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate * group["ratio"]
+        fault_point("learner.optimizing")
         self._optimizer.step()
+        fault_point("learner.optimized")
         self._optimizer.zero_grad()
         self._forget_weights()
         return {"training/grad_norm": norm, "training/learning_rate": learning_rate}
@@ -211,6 +216,7 @@ class TorchLearner:
             slot = self._optimizer.state.get(parameter, {})
             moments |= {f"{name}/{key}": slot[key].detach().contiguous().cpu() for key in MOMENTS if key in slot}
         save_file(moments, directory / "optimizer.safetensors")
+        fault_point("checkpoint.staging")
         (directory / "optimizer.json").write_text(json.dumps({"optimizer": "AdamW"}), "utf-8")
 
     @releases_threads

@@ -36,8 +36,10 @@ def live(ledger: Ledger, rollout_id: str, until: RolloutState) -> None:
     """Lead a training rollout through its life up to a state."""
     ledger.plan_nowait(rollout_id, task_id="t", attempt=0)
     for state in LIFE[: LIFE.index(until) + 1]:
-        step = 5 if state in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
-        ledger.advance_nowait(rollout_id, state, step=step)
+        if state is RolloutState.TRAINED:
+            ledger.publish_nowait(5, "000005")
+        else:
+            ledger.advance_nowait(rollout_id, state, step=5 if state is RolloutState.CLAIMED else None)
 
 
 def test_a_life_ends_trained_and_counts_add_up() -> None:
@@ -79,7 +81,12 @@ def test_only_legal_transitions_are_taken(wishes: list[RolloutState]) -> None:
             step = 1 if wish in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
             reason = DiscardReason.REWOUND if wish is RolloutState.DISCARDED else None
             if wish in TRANSITIONS[now] and wish is not RolloutState.EVALUATED:
-                ledger.advance_nowait("r", wish, step=step, reason=reason)
+                if wish is RolloutState.TRAINED:
+                    ledger.publish_nowait(1, "000001")
+                elif now is RolloutState.TRAINED:
+                    ledger.rewind_nowait(0, "warm_start")
+                else:
+                    ledger.advance_nowait("r", wish, step=step, reason=reason)
                 now = wish
             else:
                 with pytest.raises(DataError, match="Rollout r: "):
@@ -91,8 +98,10 @@ def test_only_legal_transitions_are_taken(wishes: list[RolloutState]) -> None:
 
 def test_final_states_lead_nowhere_and_all_others_may_be_discarded() -> None:
     for state in RolloutState:
-        assert (TRANSITIONS[state] == frozenset()) == (state in FINAL_STATES)
-        assert (RolloutState.DISCARDED in TRANSITIONS[state]) == (state not in FINAL_STATES)
+        # What was trained is lost with its checkpoint.
+        last = FINAL_STATES - {RolloutState.TRAINED}
+        assert (TRANSITIONS[state] == frozenset()) == (state in last)
+        assert (RolloutState.DISCARDED in TRANSITIONS[state]) == (state not in last)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +223,14 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
     ("damage", "symptom"),
     [
         ("UPDATE rollouts SET state = 'admitted', step = NULL", "the row says"),
+        ("DELETE FROM lineage", "trained for step 5, but of the run's checkpoints there is none"),
+        ("UPDATE lineage SET step = 4", "trained for step 5, but of the run's checkpoints the newest is of step 4"),
+        ("UPDATE events SET step = 3 WHERE state = 'claimed'", "claimed for step 3 and trained for step 5"),
+        (
+            "INSERT INTO lineage (time, kind, step, checkpoint, event) VALUES (0, 'resumed', 4, '', 99),"
+            " (0, 'published', 6, '', 99)",
+            "trained for step 5, which the run has gone back behind",
+        ),
         ("DELETE FROM events WHERE state = 'planned'", "does not begin with planned"),
         ("DELETE FROM events WHERE state = 'scored'", "finished cannot become admitted"),
         ("DELETE FROM rollouts", "never planned"),
@@ -237,8 +254,10 @@ def test_damage_is_found(tmp_path: Path, damage: str, symptom: str) -> None:
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.plan_nowait("r", task_id="t", attempt=0)
         for state in LIFE:
-            step = 5 if state in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
-            ledger.advance_nowait("r", state, step=step)
+            if state is RolloutState.TRAINED:
+                ledger.publish_nowait(5, "000005")
+            else:
+                ledger.advance_nowait("r", state, step=5 if state is RolloutState.CLAIMED else None)
             if state is RolloutState.RUNNING:
                 ledger.record_turn_nowait("r", turn(0))
                 ledger.record_turn_nowait("r", turn(1, branch="compacted"))
@@ -279,8 +298,10 @@ def test_every_sampled_token_has_a_fate() -> None:
             state = RolloutState(until)
             ledger.plan_nowait(rollout_id, task_id="t", attempt=0)
             for passed in LIFE[: LIFE.index(state) + 1]:
-                step = 5 if passed in (RolloutState.CLAIMED, RolloutState.TRAINED) else None
-                ledger.advance_nowait(rollout_id, passed, step=step)
+                if passed is RolloutState.TRAINED:
+                    ledger.publish_nowait(5, "000005")
+                    continue
+                ledger.advance_nowait(rollout_id, passed, step=5 if passed is RolloutState.CLAIMED else None)
                 if passed is RolloutState.RUNNING:
                     for number, sampling in enumerate([whole, whole, part, Sampling(temperature=0.0)]):
                         played = dataclasses.replace(turn(number, branch="repeated"), sampling=sampling)

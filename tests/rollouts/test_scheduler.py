@@ -69,6 +69,7 @@ async def run(world: World, scheduler: Scheduler, *, steps: int) -> list[tuple[i
                 await asyncio.sleep(0)
             world.version = step
             scheduler.release(step)
+            world.ledger.publish_nowait(step, f"{step:06d}")
     return batches
 
 
@@ -108,7 +109,7 @@ def test_no_trained_token_is_staler_than_the_bound_and_every_rollout_is_accounte
             # What was still in play when the run ended is discarded or stays pending, never lost.
             pending = sum(counts[state] for state in ("planned", "leased", "running", "finished", "scored", "admitted"))
             assert finals + pending == counts["planned_total"]
-            assert ledger.verify() == []
+            assert ledger.verify(max_steps_off_policy=bound) == []
 
     asyncio.run(main())
 
@@ -198,6 +199,7 @@ def test_what_was_played_but_not_trained_is_discarded_when_the_run_stops() -> No
                 for _ in range(100):
                     await asyncio.sleep(0)
                 scheduler.release(1)
+                ledger.publish_nowait(1, "000001")
             return ledger.counts()
 
     counts = asyncio.run(main())

@@ -86,7 +86,8 @@ def test_a_pickle_is_refused_and_never_unpickled_whatever_the_manifest_says(lear
 def test_the_newest_are_kept_and_named_ones_are_not_counted(learner, tmp_path):
     checkpoints.save(tmp_path, "warm_start", learner, {})
     for number in (2, 9, 10, 11):
-        checkpoints.save(tmp_path, number, learner, {}, keep=2)
+        checkpoints.save(tmp_path, number, learner, {})
+        checkpoints.prune(tmp_path, number, keep=2)
     assert names(tmp_path) == ["000010", "000011", "warm_start"]
 
 
@@ -94,7 +95,8 @@ def test_a_new_checkpoint_is_never_pruned_in_favor_of_a_damaged_later_one(learne
     for number in (12, 14):
         checkpoints.save(tmp_path, number, learner, {})
         (tmp_path / checkpoints.name_of(number) / "manifest.json").unlink()
-    saved = checkpoints.save(tmp_path, 11, learner, {}, keep=2)
+    saved = checkpoints.save(tmp_path, 11, learner, {})
+    checkpoints.prune(tmp_path, 11, keep=2)
     assert checkpoints.newest(tmp_path) == saved
 
 

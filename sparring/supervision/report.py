@@ -1,0 +1,71 @@
+"""What a supervised process tells its supervisor: that it lives, which run it trains, that it is over.
+
+One line of JSON each, over a socket whose other end the supervisor holds, so that the end of the supervisor is seen, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from functools import cache
+from typing import Final, final
+
+VARIABLE: Final = "SPARRING_SUPERVISOR"
+"""Holds the number of the socket's file descriptor."""
+BEAT_SECONDS: Final = 2.0
+FAREWELL_SECONDS: Final = 8.0
+"""How long a process whose supervisor is gone may take for its last checkpoint."""
+
+
+@final
+class Report:
+    """The supervised side. Without a supervisor it says nothing to nobody."""
+
+    def __init__(self) -> None:
+        """Take over the socket that the environment names."""
+        number = os.environ.pop(VARIABLE, None)  # not for the processes that this one starts
+        self._socket = None if number is None else socket.socket(fileno=int(number))
+        self._lock = threading.Lock()
+        if self._socket is not None:
+            os.set_inheritable(self._socket.fileno(), False)
+            threading.Thread(target=self._watch, name="sparring-supervised", daemon=True).start()
+            threading.Thread(target=self._beat, name="sparring-heartbeat", daemon=True).start()
+
+    def trains(self, run: str) -> None:
+        """From now on this process can be started again: it would resume this run."""
+        self._tell({"run": run})
+
+    def over(self, exit_code: int) -> None:
+        """The process ends by itself, in success or failure: nothing is to be started again."""
+        self._tell({"over": exit_code})
+
+    def _tell(self, message: dict[str, str | int]) -> None:
+        if self._socket is not None:
+            with self._lock, suppress(OSError):
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _beat(self) -> None:
+        """For ever; ends with the process. A process that holds the interpreter lock for good falls silent."""
+        never = threading.Event()
+        while not never.wait(BEAT_SECONDS):
+            self._tell({"beat": 0})
+
+    def _watch(self) -> None:
+        """Waits for the supervisor's end, and stops this process then, with a checkpoint if there is time for one."""
+        assert self._socket is not None
+        with suppress(OSError):
+            while self._socket.recv(64):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(FAREWELL_SECONDS)
+        os.killpg(0, signal.SIGKILL)
+
+
+@cache
+def supervised() -> Report:
+    """This process's own."""
+    return Report()
