@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long test lint clients openenv benchmarks clean
+.PHONY: quickstart quickstart-long test lint clients openenv mlflow benchmarks clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -33,6 +33,11 @@ openenv: .venv/dev
 	$(PYTHON) -m venv .clients/openenv
 	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
 	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
+
+# Tracking against a real MLflow server, whose library is 1 GB with what it needs.
+mlflow: .venv/dev
+	$(INSTALL) --editable '.[train,data,dev,mlflow]'
+	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks
