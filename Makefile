@@ -34,7 +34,7 @@ openenv: .venv/dev
 	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
 	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
 
-# Tracking against a real MLflow server, whose library is 1 GB with what it needs.
+# Tracking against a real MLflow server, whose library is 0.5 GB with what it needs.
 mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
