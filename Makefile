@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long test lint clients openenv benchmarks clean
+.PHONY: quickstart quickstart-long test lint clients openenv faults benchmarks clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -33,6 +33,10 @@ openenv: .venv/dev
 	$(PYTHON) -m venv .clients/openenv
 	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
 	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
+
+# Kills at 16 points with 5 seeds, 2,000 simulated runs, the real command killed and resumed: the whole of docs/reliability.md.
+faults: .venv/dev
+	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks

@@ -20,6 +20,7 @@ from sparring.faults import fault_point
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
+from sparring.training.handshake import Handshake
 from sparring.training.sequences import build_batch
 from sparring.types import Task, TrainingBatch, TrajectoryGroup
 
@@ -67,6 +68,7 @@ async def train(run: Run) -> int:
     is synchronous, on-policy training.
     """
     began, step = time.monotonic(), run.start_step
+    handshake = Handshake(run.engine, run.learner)
     await run.validate(step)
 
     async with run.scheduler as scheduler:
@@ -92,7 +94,9 @@ async def train(run: Run) -> int:
 
             # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
             with _timed(times, "timing_s/policy_update"):
-                await run.engine.load_weights(run.learner.export_weights(), version=step)
+                weights = run.learner.export_weights()
+                await run.engine.load_weights(weights, version=step)
+                probed = await handshake.check(weights, step, batch)
             scheduler.release(step)
             # How tasks went decides which are played next.
             run.curriculum.record([*groups, *scheduler.replaced])
@@ -113,7 +117,9 @@ async def train(run: Run) -> int:
             fault_point("tracker.logging")
             run.tracker.log_metrics(
                 step,
-                play | batch_metrics(batch, groups, num_stale=scheduler.num_stale) | {**measured, **learned, **times},
+                play
+                | batch_metrics(batch, groups, num_stale=scheduler.num_stale)
+                | {**measured, **learned, **probed, **times},
             )
             run.tracker.log_groups(step, groups, split="train")
             await run.save(step)

@@ -28,6 +28,7 @@ from sparring.evaluation.evaluation import Judge
 from sparring.ledger import Ledger
 from sparring.protocols import Chat, MessageEngine
 from sparring.rollouts import Collector, GroupPlan, NamedPolicy, Scheduler
+from sparring.rollouts.budget import FailureBudget
 from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -243,6 +244,7 @@ def build_scheduler(
         wave_size=config.rollout.rollout_max_concurrency if parts.is_deterministic else None,
         version=version,
         refill_groups=config.batch.refill_groups,
+        budget=FailureBudget(config.rollout.max_lost_share),
         on_group=on_group,
     )
 

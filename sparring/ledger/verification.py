@@ -10,13 +10,32 @@ import json
 import math
 import sqlite3
 from array import array
+from contextlib import closing
 from functools import cache
+from pathlib import Path
 
-from sparring.ledger.rows import select_lineage
+from sparring.errors import DataError
+from sparring.ledger.rows import FORMAT, select_lineage
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
 _CONSUMED = (RolloutState.CLAIMED, RolloutState.TRAINED)
+
+
+def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[str]:
+    """As `Ledger.verify`, of a file that a run may be writing: it is seen as of one moment, and the run does not wait.
+
+    Raises DataError for a file that is no ledger of this format.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            if found != FORMAT:
+                raise DataError(f"{path} has format {found}, this version reads format {FORMAT}; resume its run once.")
+            db.execute("BEGIN")
+            return broken_invariants(db, max_steps_off_policy)
+    except sqlite3.Error as error:
+        raise DataError(f"{path} cannot be read as a ledger: {error}.") from error
 
 
 def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
