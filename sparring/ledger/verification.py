@@ -127,7 +127,14 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
         temperature, top_p, _ = json.loads(sampling)
         return temperature, top_p
 
+    @cache
+    def only_version(versions: str) -> int | None:
+        runs = json.loads(versions)
+        return runs[0][0] if len(runs) == 1 else None
+
     rollouts: dict[str, int | None] = dict(db.execute("SELECT id, step FROM rollouts"))
+    weights_of: dict[int, tuple[str, str]] = {}
+    """Of each version that something consumed was sampled with, its fingerprint, and the first turn that says so."""
     reasons = set(UntrainedReason)
     current: str | None = None
     seen: set[int] = set()
@@ -136,9 +143,10 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
     item = array("i").itemsize
     for (
         rollout_id, turn_id, parent, branch_reason, num_bytes, logprobs, versions, sampling, mass, untrained, policy, learns,
+        fingerprint,
     ) in db.execute(
         "SELECT rollout_id, id, parent, branch_reason, length(token_ids), sampled_logprobs, versions, sampling, removed_mass,"
-        " untrained_reason, policy, learns FROM turns ORDER BY rollout_id, id"
+        " untrained_reason, policy, learns, fingerprint FROM turns ORDER BY rollout_id, id"
     ):  # fmt: skip
         if rollout_id != current:
             current, seen, lost, begun = rollout_id, set(), set(), set()
@@ -165,6 +173,14 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
                     "reason not to train it"
                 )
             step = rollouts.get(rollout_id)
+            version = None if step is None else only_version(versions)
+            if version is not None:
+                known, first = weights_of.setdefault(version, (fingerprint, rollout_id))
+                if known != fingerprint:
+                    problems.append(
+                        f"sampled with weights {fingerprint}, which are not those of version {version} ({known} in rollout "
+                        f"{first})"
+                    )
             if (
                 max_steps_off_policy is not None
                 and step is not None

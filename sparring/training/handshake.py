@@ -50,16 +50,16 @@ class Handshake:
         from_before = None if self._before is None else _distance(played, self._before)
         update = None if self._before is None else _distance(learned, self._before)
         self._before = learned
+        if from_before is not None and update is not None and update > SMALLEST_UPDATE and from_before < difference / 2:
+            raise ServiceError(
+                f"after step {step} the engine still plays with the weights of the step before: its log-probabilities of one "
+                f"text are {from_before:.3g} a token from theirs, and {difference:.3g} from the learner's. Its cache is stale, "
+                "or the update got lost; restart the engine, and resume the run."
+            )
         if difference > LARGEST_DIFFERENCE:
             raise ServiceError(
                 f"after step {step} engine and learner differ by {difference:.3g} a token in the log-probabilities of one text: "
                 "they compute with different weights. Restart the engine, and resume the run."
-            )
-        if from_before is not None and update is not None and update > SMALLEST_UPDATE and from_before < difference / 2:
-            raise ServiceError(
-                f"after step {step} the engine still plays with the weights of the step before: its log-probabilities of one "
-                f"text are {from_before:.3g} a token from theirs, and {difference:.3g} from the learner's. Its cache is stale, or "
-                "the update got lost; restart the engine, and resume the run."
             )
         return {"engine/probe_difference": difference}
 

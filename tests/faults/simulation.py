@@ -105,6 +105,8 @@ class Disk:
     contents: dict[str, str] = field(default_factory=dict)
     """Of every episode that was played to its end, by rollout id."""
     failed: set[str] = field(default_factory=set)
+    found: list[str] = field(default_factory=list)
+    """What was wrong right after a death."""
 
 
 class _Queue:
@@ -221,7 +223,15 @@ class Process:
 
     async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
         missing = [member for member in range(plan.group_size) if member not in plan.done]
-        played = await asyncio.gather(*(self.play(plan, member) for member in missing))
+        members = [asyncio.ensure_future(self.play(plan, member)) for member in missing]
+        try:
+            played = await asyncio.gather(*members)
+        except asyncio.CancelledError:
+            await asyncio.gather(*members, return_exceptions=True)
+            for one in (*plan.done.values(), *(member.result() for member in members if not member.cancelled())):
+                if one is not None:
+                    self.discard(one.id, DiscardReason.OPERATOR_CANCEL)
+            raise
         by_member = {**plan.done, **dict(zip(missing, played, strict=True))}
         whole = tuple(one for _, one in sorted(by_member.items()) if one is not None)
         if len(whole) < min(2, plan.group_size):
@@ -289,17 +299,23 @@ def simulate(world: World, folder: Path) -> tuple[str, Disk]:
     disk = Disk(folder / f"{world.seed}-{len(world.deaths)}.sqlite")
     while True:
         loop = VirtualLoop()
-        process = Process(world, disk)
+        process, died = Process(world, disk), False
         try:
             return loop.run_until_complete(process.run()), disk
         except Killed:
             _bury(loop)
+            died = True
         except Deadlock:
             _bury(loop)
             raise
         finally:
             loop.close()
             process.ledger.close()
+        if died:
+            with Ledger(disk.ledger) as ledger:
+                disk.found += ledger.verify(max_steps_off_policy=world.bound)
+                if ledger.last_published not in (None, *disk.checkpoints):
+                    disk.found.append(f"checkpoint {ledger.last_published} was published and is not there")
 
 
 def _bury(loop: VirtualLoop) -> None:
@@ -316,7 +332,7 @@ def broken(world: World, folder: Path) -> list[str]:
     """What is wrong at the end of a simulated run, in words."""
     weights, disk = simulate(world, folder)
     with Ledger(disk.ledger) as ledger:
-        problems = ledger.verify(max_steps_off_policy=world.bound)
+        problems = disk.found + ledger.verify(max_steps_off_policy=world.bound)
         rollouts = ledger.rollouts()
     problems += [f"{one.id} is {one.state} at the end" for one in rollouts if one.state not in FINAL_STATES]
     trained = [one for one in rollouts if one.state is RolloutState.TRAINED]

@@ -32,7 +32,7 @@ def test_a_fifth_is_allowed_and_more_stops_the_run() -> None:
     made = FailureBudget(0.2)
     made.count(90, 10)
     made.count(10, 10)  # 20 of 100
-    with pytest.raises(ServiceError, match=r"21 of 101 training episodes .* max_lost_share = 0.2"):
+    with pytest.raises(ServiceError, match=r"21 of 101 training episodes .*max_lost_share = 0.2"):
         made.count(1, 1)
 
 
