@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long test lint clients openenv mlflow benchmarks clean
+.PHONY: quickstart quickstart-long test lint clients openenv mlflow faults benchmarks clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -38,6 +38,10 @@ openenv: .venv/dev
 mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
+
+# Kills at 16 points with 5 seeds, 2,000 simulated runs, the real command killed and resumed: the whole of docs/reliability.md.
+faults: .venv/dev
+	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks

@@ -21,6 +21,7 @@ from sparring.prices import usage_metrics
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
+from sparring.training.handshake import Handshake
 from sparring.training.sequences import build_batch
 from sparring.types import Task, TrainingBatch, Trajectory, TrajectoryGroup
 
@@ -72,6 +73,7 @@ async def train(run: Run) -> int:
     is synchronous, on-policy training.
     """
     began, step = time.monotonic(), run.start_step
+    handshake = Handshake(run.engine, run.learner)
     await run.validate(step)
 
     async with run.scheduler as scheduler:
@@ -97,7 +99,9 @@ async def train(run: Run) -> int:
 
             # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
             with _timed(times, "timing_s/policy_update"):
-                await run.engine.load_weights(run.learner.export_weights(), version=step)
+                weights = run.learner.export_weights()
+                await run.engine.load_weights(weights, version=step)
+                probed = await handshake.check(weights, step, batch)
             scheduler.release(step)
             # How tasks went decides which are played next.
             run.curriculum.record([*groups, *scheduler.replaced])
@@ -121,7 +125,8 @@ async def train(run: Run) -> int:
                 trained=learned.get("training/tokens", 0.0), seconds=times["timing_s/step"], prices=run.prices,
             )  # fmt: skip
             place = {"training/global_step": float(step), "training/epoch": run.curriculum.epoch}
-            numbers = {**play, **trained, **run.observe(trajectories), **measured, **learned, **times, **used, **place}
+            said = {**run.observe(trajectories), **measured, **learned, **probed}
+            numbers = {**play, **trained, **said, **times, **used, **place}
             run.tracker.log_metrics(step, numbers)
             run.tracker.log_groups(step, groups, split="train")
             await run.save(step)

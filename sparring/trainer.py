@@ -46,6 +46,7 @@ from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum, GroupPlan
 from sparring.rollouts.resumption import Kept
 from sparring.supervision.report import supervised
+from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.training import checkpoints
@@ -229,6 +230,7 @@ class MultiTurnRLTrainer:
         parts, folder = self._parts, self.folder
         assert folder is not None
         with folder.held_for_training(), kept_in(folder.path):
+            was_complete = folder.status().get("status") == "completed"
             tracker = open_trackers(self.config, folder, self._console)
 
             def stands(status: str, *, step: int | None = None, reason: str | None = None) -> None:
@@ -238,7 +240,8 @@ class MultiTurnRLTrainer:
             supervised().trains(str(folder.path))
             try:
                 stands("running")
-                result = await self._train_parts(parts, folder, resume, tracker)
+                with self._watchdog(parts, folder):
+                    result = await self._train_parts(parts, folder, resume, tracker, was_complete=was_complete)
                 stands(result.status, step=result.step)
             except asyncio.CancelledError:
                 stands("stopped")
@@ -250,6 +253,14 @@ class MultiTurnRLTrainer:
                 await asyncio.to_thread(tracker.close)
         self._console.finished(result.run, result.status, result.step)
         return result
+
+    def _watchdog(self, parts: Parts, folder: RunFolder) -> Watchdog:
+        # What an episode calls in this process has no more time than the episode.
+        deadly = self.config.rollout.rollout_timeout + 2 * BLOCKED_SECONDS if supervised().is_heard else None
+        return Watchdog(
+            asyncio.get_running_loop(), parts.ledger, folder.path / "stalls.txt", say=self._console.announced,
+            deadly_seconds=deadly,
+        )  # fmt: skip
 
     async def _checked(self) -> CheckReport:
         """What can be seen without the model, before it is loaded. Raises GateError for errors."""
@@ -268,7 +279,9 @@ class MultiTurnRLTrainer:
                 "shows their evidence. Mend what they name, or train all the same with --no-check (check=False)."
             )
 
-    async def _train_parts(self, parts: Parts, folder: RunFolder, resume: bool, trackers: Tracker) -> TrainResult:
+    async def _train_parts(
+        self, parts: Parts, folder: RunFolder, resume: bool, trackers: Tracker, *, was_complete: bool
+    ) -> TrainResult:
         config, stop = self.config, self._stop
         assert stop is not None
         step, outstanding = 0, ()
@@ -280,7 +293,9 @@ class MultiTurnRLTrainer:
             if parts.is_deterministic
             else Kept(parts.ledger, max_steps_off_policy=config.rollout.max_steps_off_policy)
         )
-        checkpoint = self._newest(parts, folder) if resume else None
+        # A run that died before its first checkpoint begins anew; where one was written, one must be there.
+        has_saved = checkpoints.any_in(folder.checkpoints) or parts.ledger.last_published is not None or was_complete
+        checkpoint = checkpoints.newest(folder.checkpoints) if resume and has_saved else None
         if checkpoint is not None:
             state = checkpoints.load(checkpoint, parts.learner)
             step = int(state["step"])
@@ -342,6 +357,9 @@ class MultiTurnRLTrainer:
 
         async def save(at: int) -> None:
             await heed(at)
+            lost = scheduler.budget.finding(at)
+            if lost is not None:
+                tracker.log_finding(lost.as_json())
             every = config.schedule.save_every
             if every and at % every == 0:
                 saving = time.monotonic()
@@ -545,17 +563,12 @@ class MultiTurnRLTrainer:
             "step": step, "curriculum": curriculum.state(),
             "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
         }  # fmt: skip
+        # A checkpoint never holds what the ledger might still lose.
+        await asyncio.to_thread(parts.ledger.flush)
         saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, step, parts.learner, state)
         await asyncio.wrap_future(parts.ledger.publish_nowait(step, saved.name))
         keep = self.config.schedule.keep_checkpoints
         await asyncio.to_thread(checkpoints.prune, folder.checkpoints, step, keep=keep)
-
-    def _newest(self, parts: Parts, folder: RunFolder) -> Path | None:
-        """The checkpoint to go on from; None for a run that ended before it had one, which begins anew. Raises DataError when
-        all are gone or damaged."""
-        if not checkpoints.any_in(folder.checkpoints) and parts.ledger.last_published is None:
-            return None
-        return checkpoints.newest(folder.checkpoints)
 
     async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
         """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""

@@ -29,6 +29,7 @@ from sparring.logs import get_logger
 from sparring.protocols import Chat, MessageEngine
 from sparring.rollouts import Collector, GroupPlan, NamedPolicy, Scheduler
 from sparring.rollouts.actions import StateVisits
+from sparring.rollouts.budget import FailureBudget
 from sparring.tracking.process import resident_bytes
 from sparring.types import Task, ToolSchema, Trajectory, TrajectoryGroup, Weights
 
@@ -260,6 +261,7 @@ def build_scheduler(
         wave_size=config.rollout.rollout_max_concurrency if parts.is_deterministic else None,
         version=version,
         refill_groups=config.batch.refill_groups,
+        budget=FailureBudget(config.rollout.max_lost_share),
         on_group=on_group,
     )
 

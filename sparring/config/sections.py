@@ -303,6 +303,12 @@ class RolloutSection(Section):
     rollout_max_tokens: int | None = Field(
         default=None, ge=1, description="Sampled tokens of one episode at most, all its turns together."
     )
+    max_lost_share: FiniteFloat = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Of the training episodes, lost to infrastructure for good, that stops a run.",
+    )
     max_steps_off_policy: int = Field(default=3, ge=0, le=10, description="0 is synchronous.")
     staleness_window: int = Field(
         default=1, ge=1, description="Groups that may overtake each other (W of the windowed FIFO)."

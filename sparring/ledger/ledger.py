@@ -194,6 +194,11 @@ class Ledger:
         with self._lock:
             return self._known(rollout_id)[0]
 
+    def ids(self, state: RolloutState) -> list[str]:
+        """Of the rollouts in a state, oldest first; no wait for the disk."""
+        with self._lock:
+            return [rollout_id for rollout_id, (now, _) in self._states.items() if now is state]
+
     def counts(self, split: str | None = None) -> dict[str, int]:
         """Rollouts by state, all states present; discarded ones again as "discarded/<reason>"; "planned_total"."""
         counts: dict[str, int] = dict.fromkeys(RolloutState, 0)
@@ -234,6 +239,14 @@ class Ledger:
             )
             for id, task_id, attempt, split_, state_, step, reason, detail, result in found
         ]  # fmt: skip
+
+    def consumed(self) -> dict[int, list[str]]:
+        """By step the rollouts that it consumed and that still count, in their order: training is a function of the weights it
+        began with and of this."""
+        order: dict[int, list[str]] = {}
+        for step, rollout_id in self._writer.submit(rows.select_consumed).result():
+            order.setdefault(step, []).append(rollout_id)
+        return order
 
     def load_turns(self, rollout_id: str) -> tuple[Turn, ...]:
         """The turns of a rollout by id, prompts whole again; log-probabilities as 32-bit floats."""

@@ -147,6 +147,15 @@ def select_lineage(db: sqlite3.Connection) -> list[tuple[str, int, str, int]]:
     return db.execute("SELECT kind, step, checkpoint, event FROM lineage ORDER BY sequence").fetchall()
 
 
+def select_consumed(db: sqlite3.Connection) -> list[tuple[int, str]]:
+    """(step, rollout) of what is claimed or trained, in the order in which it was claimed last."""
+    return db.execute(
+        "SELECT rollouts.step, rollouts.id FROM rollouts JOIN events ON events.rollout_id = rollouts.id"
+        " WHERE rollouts.state IN ('claimed', 'trained') AND events.state = 'claimed'"
+        " GROUP BY rollouts.id ORDER BY max(events.sequence)"
+    ).fetchall()
+
+
 def insert_kept(db: sqlite3.Connection, rollout_id: str, content: bytes) -> None:
     db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (rollout_id, content))
 

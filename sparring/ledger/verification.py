@@ -10,13 +10,32 @@ import json
 import math
 import sqlite3
 from array import array
+from contextlib import closing
 from functools import cache
+from pathlib import Path
 
-from sparring.ledger.rows import select_lineage
+from sparring.errors import DataError
+from sparring.ledger.rows import FORMAT, select_lineage
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
 _CONSUMED = (RolloutState.CLAIMED, RolloutState.TRAINED)
+
+
+def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[str]:
+    """As `Ledger.verify`, of a file that a run may be writing: it is seen as of one moment, and the run does not wait.
+
+    Raises DataError for a file that is no ledger of this format.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            if found != FORMAT:
+                raise DataError(f"{path} has format {found}, this version reads format {FORMAT}; resume its run once.")
+            db.execute("BEGIN")
+            return broken_invariants(db, max_steps_off_policy)
+    except sqlite3.Error as error:
+        raise DataError(f"{path} cannot be read as a ledger: {error}.") from error
 
 
 def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
@@ -108,7 +127,14 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
         temperature, top_p, _ = json.loads(sampling)
         return temperature, top_p
 
+    @cache
+    def only_version(versions: str) -> int | None:
+        runs = json.loads(versions)
+        return runs[0][0] if len(runs) == 1 else None
+
     rollouts: dict[str, int | None] = dict(db.execute("SELECT id, step FROM rollouts"))
+    weights_of: dict[int, tuple[str, str]] = {}
+    """Of each version that something consumed was sampled with, its fingerprint, and the first turn that says so."""
     reasons = set(UntrainedReason)
     current: str | None = None
     seen: set[int] = set()
@@ -117,9 +143,10 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
     item = array("i").itemsize
     for (
         rollout_id, turn_id, parent, branch_reason, num_bytes, logprobs, versions, sampling, mass, untrained, policy, learns,
+        fingerprint,
     ) in db.execute(
         "SELECT rollout_id, id, parent, branch_reason, length(token_ids), sampled_logprobs, versions, sampling, removed_mass,"
-        " untrained_reason, policy, learns FROM turns ORDER BY rollout_id, id"
+        " untrained_reason, policy, learns, fingerprint FROM turns ORDER BY rollout_id, id"
     ):  # fmt: skip
         if rollout_id != current:
             current, seen, lost, begun = rollout_id, set(), set(), set()
@@ -146,6 +173,14 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
                     "reason not to train it"
                 )
             step = rollouts.get(rollout_id)
+            version = None if step is None else only_version(versions)
+            if version is not None:
+                known, first = weights_of.setdefault(version, (fingerprint, rollout_id))
+                if known != fingerprint:
+                    problems.append(
+                        f"sampled with weights {fingerprint}, which are not those of version {version} ({known} in rollout "
+                        f"{first})"
+                    )
             if (
                 max_steps_off_policy is not None
                 and step is not None

@@ -181,8 +181,8 @@ class Collector:
 
     def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | None]]) -> None:
         """Account for those who were done when their group was ended. What was evaluated stays so."""
-        for member in members:
-            played = None if member.cancelled() or member.exception() else member.result()
+        done = (None if member.cancelled() or member.exception() else member.result() for member in members)
+        for played in (*plan.done.values(), *done):
             if played is not None and plan.split == "train":
                 self._discard(played.id, DiscardReason.OPERATOR_CANCEL, "the run stopped before its group was complete")
 

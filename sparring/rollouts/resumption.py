@@ -37,11 +37,14 @@ class Kept:
                 continue
             entry = json.loads(content)
             trajectory = trajectory_of(entry["trajectory"], entry["transitions"], f"ledger, rollout {rollout_id}")
-            versions = [version for turn in trajectory.turns for version, _ in turn.versions]
-            if all(step - self._bound <= version <= step for version in versions):
+            if self._may_be_trained(trajectory, step):
                 group = self._found.setdefault((entry["position"], trajectory.task.id), {})
                 group[trajectory.attempt] = trajectory
         return {one.id for group in self._found.values() for one in group.values()}
+
+    def _may_be_trained(self, trajectory: Trajectory, step: int) -> bool:
+        versions = [version for turn in trajectory.turns for version, _ in turn.versions]
+        return all(step - self._bound <= version <= step for version in versions)
 
     def plans(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
         """The same, each with its members that were kept."""

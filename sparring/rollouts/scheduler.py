@@ -20,6 +20,7 @@ from sparring.errors import ServiceError
 from sparring.faults import fault_point
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
+from sparring.rollouts.budget import FailureBudget
 from sparring.rollouts.collector import GroupPlan, waves
 from sparring.types import TrajectoryGroup
 
@@ -57,6 +58,7 @@ class Scheduler:
         wave_size: int | None = None,
         version: int = 0,
         refill_groups: int = 0,
+        budget: FailureBudget | None = None,
         on_group: Callable[[TrajectoryGroup], None] | None = None,
     ) -> None:
         """`plans` is the data order. `wave_size` (episodes) starts groups in waves, for a deterministic engine.
@@ -77,6 +79,7 @@ class Scheduler:
         self._wave_size = wave_size
         self._version = version
         self._refill_groups = refill_groups
+        self.budget = budget or FailureBudget(1.0)
         self._on_group = on_group
         self._in_play: dict[int, asyncio.Task[TrajectoryGroup]] = {}
         """Groups started and not handed over, oldest first."""
@@ -109,7 +112,7 @@ class Scheduler:
     async def next_batch(self) -> list[TrajectoryGroup]:
         """The oldest finished groups, in the order of their positions; fewer only when the data ends.
 
-        Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost to infrastructure.
+        Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost to infrastructure, or when `budget` is used up.
         """
         batch: list[TrajectoryGroup] = []
         self.replaced, self.num_lost = [], 0
@@ -121,6 +124,7 @@ class Scheduler:
             position = await self._next_finished()
             group = self._in_play.pop(position).result()
             del self._planned[position]
+            self.budget.count(len(group.trajectories) + group.num_lost, group.num_lost)
             if not group.trajectories:
                 lost_in_a_row += 1
                 self.num_lost += 1

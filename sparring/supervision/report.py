@@ -35,6 +35,11 @@ class Report:
             threading.Thread(target=self._watch, name="sparring-supervised", daemon=True).start()
             threading.Thread(target=self._beat, name="sparring-heartbeat", daemon=True).start()
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether there is a supervisor."""
+        return self._socket is not None
+
     def trains(self, run: str) -> None:
         """From now on this process can be started again: it would resume this run."""
         self._tell({"run": run})

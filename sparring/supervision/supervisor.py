@@ -111,20 +111,17 @@ class Supervisor:
             told: dict[str, Any] = {}
             heard_at, unread, is_hung = time.monotonic(), b"", False
             while True:
+                # In this order: what a process says last is in the socket before it has ended.
                 has_ended = self._process.poll() is not None
-                if select.select([ours], [], [], 0 if has_ended else POLL_SECONDS)[0]:
-                    received = ours.recv(65536)
+                received = self._heard(ours, wait=not has_ended)
+                if received:
                     heard_at = time.monotonic()
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
                         told |= json.loads(line)
                     if "run" in told and self._run is None:
                         self._run = RunFolder(Path(told["run"]))
-                    if not received and not has_ended:
-                        time.sleep(POLL_SECONDS)  # it is about to end, or has closed what it should not
                 elif has_ended:
-                    break
-                if has_ended and not select.select([ours], [], [], 0)[0]:
                     break
                 if time.monotonic() - heard_at > self._silent_seconds and not is_hung:
                     is_hung = True
@@ -138,6 +135,15 @@ class Supervisor:
         if is_hung:
             return None, "hung"
         return None, f"died of {signal.Signals(-code).name}" if code < 0 else f"left the interpreter (exit code {code})"
+
+    def _heard(self, ours: socket.socket, *, wait: bool) -> bytes:
+        """What the process said; nothing after a short while, or when it has closed its end."""
+        if not select.select([ours], [], [], POLL_SECONDS if wait else 0)[0]:
+            return b""
+        received = ours.recv(65536)
+        if not received and wait:
+            time.sleep(POLL_SECONDS)
+        return received
 
     def _end_hung(self) -> None:
         """SIGABRT first: it has the interpreter write down where every thread is."""

@@ -1,0 +1,57 @@
+"""`sparring verify`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.errors import DataError
+from sparring.ledger.verification import verify_file
+from sparring.tracking import RunFolder
+
+MOST_SHOWN = 20
+
+
+@app.command()
+@reported
+def verify(run: Run, as_json: Json = False) -> None:
+    """Check that every rollout and turn of a run is accounted for, and that its newest checkpoint is whole; also while the run
+    goes on."""
+    folder = RunFolder(run_path(run))
+    path = folder.path / "ledger.sqlite"
+    if not path.is_file():
+        raise DataError(f"{folder.path} has no ledger.sqlite: it has played nothing yet.")
+    began = time.monotonic()
+    broken = [*verify_file(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)]
+    damaged = _damage(folder.checkpoints)
+    result: dict[str, Any] = {"run": str(folder.path), "broken": broken, "checkpoints": damaged}
+    if as_json:
+        print_json({**result, "seconds": time.monotonic() - began})
+    else:
+        for line in (*broken[:MOST_SHOWN], *damaged):
+            say(line)
+        if len(broken) > MOST_SHOWN:
+            say(f"... and {len(broken) - MOST_SHOWN} more; --json has them all")
+    if broken or damaged:
+        raise DataError(
+            f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} damaged checkpoints. What rests on "
+            "them is not to be trusted; resume from an older checkpoint, or begin anew."
+        )
+    if not as_json:
+        say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
+
+
+def _damage(checkpoints: Path) -> list[str]:
+    """What is wrong with checkpoints, each in a sentence."""
+    from sparring.training.checkpoint_files import verify as verify_checkpoint
+
+    found: list[str] = []
+    for checkpoint in sorted(checkpoints.glob("[!.]*")) if checkpoints.is_dir() else ():
+        try:
+            verify_checkpoint(checkpoint)
+        except DataError as error:
+            if checkpoint.exists():  # a run that goes on deletes old ones
+                found.append(str(error))
+    return found
