@@ -3,6 +3,6 @@
 from sparring.cli.command import app, main
 
 # In the order in which `--help` names them.
-from sparring.cli import train, check, evaluate, stored, report, serve, runs  # isort: skip
+from sparring.cli import train, check, evaluate, stored, report, diagnose, serve, runs  # isort: skip
 
-__all__ = ["app", "check", "evaluate", "main", "report", "runs", "serve", "stored", "train"]
+__all__ = ["app", "check", "diagnose", "evaluate", "main", "report", "runs", "serve", "stored", "train"]

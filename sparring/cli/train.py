@@ -63,7 +63,7 @@ def train(
     if resume is not None:
         if recipe is not None:
             changes.insert(0, recipe)
-        _resume(run_path(resume), changes, name=name, dry_run=dry_run, as_json=as_json)
+        resume_training(run_path(resume), changes, name=name, dry_run=dry_run, as_json=as_json)
         return
     if recipe is None:
         raise UsageError(
@@ -86,7 +86,9 @@ def train(
     _report_training(trainer.train(), as_json)
 
 
-def _resume(run: Path, changes: Sequence[str], *, name: str | None, dry_run: bool, as_json: bool) -> None:
+def resume_training(
+    run: Path, changes: Sequence[str], *, name: str | None = None, dry_run: bool = False, as_json: bool = False
+) -> None:
     folder = RunFolder(run)
     if name is not None:
         raise UsageError("--name names a new run, but --resume continues one under its own; leave one of them out.")
