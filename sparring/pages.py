@@ -55,11 +55,15 @@ def data_text(value: Json) -> str:
     return shown.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def document(title: str, body: str, *, styles: Sequence[str] = (), script: str = "") -> str:
-    """The whole document. `body` is markup, `script` runs at its end; nothing else does, and nothing is fetched."""
+def document(
+    title: str, body: str, *, styles: Sequence[str] = (), script: str = "", asks_its_server: bool = False
+) -> str:
+    """The whole document. `body` is markup, `script` runs at its end; nothing else does. Nothing is fetched, or with
+    `asks_its_server` only from where the page itself came from."""
     style = "\n".join((asset("sparring", "pages.css"), *styles))
     policy = "; ".join((
         "default-src 'none'", f"style-src {_hash(style)}", f"script-src {_hash(script) if script else repr('none')}",
+        *(["connect-src 'self'"] if asks_its_server else []),
         "base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'",
     ))  # fmt: skip
     end = f"<script>{script}</script>\n" if script else ""

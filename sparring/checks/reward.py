@@ -4,41 +4,48 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import sparring
-from sparring.checks.answers import canonical, tagged, text_of
+from sparring.checks.answers import canonical, text_of
 from sparring.checks.baseline import model_baseline
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
-from sparring.checks.golds import Gold, Golds, golds_of, with_last
-from sparring.checks.mutations import Kind, Mutation, mutations
+from sparring.checks.golds import Gold, golds_of, with_last
+from sparring.checks.mutated import NUM_MUTATED, Mutated, mutated
+from sparring.checks.mutations import Kind
 from sparring.checks.registry import check
-from sparring.checks.scripted import ScriptedPolicy, saying
-from sparring.checks.subject import EXPERT, JudgeName, Subject, UndecidedError
+from sparring.checks.subject import EXPERT, JudgeName, Subject
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
 from sparring.plugins import call
-from sparring.types import Json, Message, Trajectory
+from sparring.types import Json, Trajectory
 
-NUM_MUTATED = 6
-"""Tasks whose right answers are changed in every way, where judging is quick."""
-MUTATION_SECONDS = 5.0
 BASELINE_SECONDS = 1800.0
 """What the model may take to play its baseline."""
+
+
 HALF = 0.5
 """Share of what a right answer earns, from which an answer without any right value is overpaid."""
+
+
 MOSTLY_FLAT = 0.9
 """Share of groups with equal rewards from which nearly nothing is learned."""
+
+
 NUM_SHOWN = 4
+
+
 _PACKAGE = Path(sparring.__file__).parent
+
+
 _OWN_JUDGES = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))
+
+
 _LIBRARIES = (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()), str(_PACKAGE))
 
 
@@ -70,7 +77,7 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
 
 async def _failures(subject: Subject, judge: JudgeName, *, rule: str, number: str) -> list[Finding]:
     """A finding when a judge gives no usable number, also for right answers that were changed: such an episode ends a run."""
-    judged_ones = [*await all_episodes(subject), *(one.episode for one in await _mutated(subject))]
+    judged_ones = [*await all_episodes(subject), *(one.episode for one in await mutated(subject))]
     failed = [one for one in judged_ones if one.failed == judge]
     if not failed:
         return []
@@ -393,18 +400,6 @@ async def _reached(judge: Callable[..., Any], trajectory: Trajectory) -> dict[Co
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Mutated:
-    mutation: Mutation
-    episode: Episode
-    parts: Mapping[str, Json] | None
-    """What the changed answer says in the asked form; None when it is not in it."""
-
-    @property
-    def shown(self) -> dict[str, Json]:
-        return {"change": self.mutation.name, **{k: v for k, v in self.episode.shown.items() if k != "policy"}}
-
-
 @check("reward.mutations", needs=("reward",))
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     """Right answers are changed in some sixty ways (tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
@@ -414,7 +409,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     find. Read the last message, once, in the form that the prompt asks
     for, and compare whole values. The other way round, a right answer that only the scorer pays for, is a warning.
     """
-    changed = await _mutated(subject)
+    changed = await mutated(subject)
     earned = await _rewards(subject, EXPERT)
     over = [
         one for one in changed
@@ -476,7 +471,7 @@ async def parts(subject: Subject) -> Iterable[Finding]:
     """
     over: list[dict[str, Json]] = []
     unsaid: dict[str, float] = {}
-    for one in await _mutated(subject):
+    for one in await mutated(subject):
         right, said, reward = one.episode.gold.parts, one.parts, one.episode.trajectory.reward
         if right is None or said is None or reward is None:
             continue
@@ -524,7 +519,7 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
     such episode ends the run. A warning where the right values pass in another form than was asked
     for, which the consumer of the answer may not read.
     """
-    passed = [one for one in await _mutated(subject) if one.episode.score is not None and one.episode.score >= 1.0]
+    passed = [one for one in await mutated(subject) if one.episode.score is not None and one.episode.score >= 1.0]
     found = await _failures(subject, "scorer", rule="reward.scorer", number="a number from 0 to 1")
     for kind, severity, what, change in (
         (
@@ -555,76 +550,6 @@ def is_overpaid(subject: Subject, episode: Episode) -> bool:
     return episode.reward is not None and episode.reward >= threshold - 1e-9 and score < 1.0 and episode.reward > score
 
 
-_changed: WeakKeyDictionary[Subject, list[_Mutated]] = WeakKeyDictionary()
-
-
-async def _mutated(subject: Subject) -> list[_Mutated]:
-    if subject not in _changed:
-        golds = await golds_of(subject)
-        _changed[subject] = [] if golds is None else [one async for one in _mutate(subject, golds)]
-    return _changed[subject]
-
-
-async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[_Mutated]:
-    began, labels = time.monotonic(), golds.labels()
-    for one in (await episodes_of(subject, EXPERT))[:NUM_MUTATED]:
-        prompt = "\n".join(map(text_of, one.gold.task.messages))
-        tags = list(dict.fromkeys(tag for tag, _ in tagged(prompt)))
-        changes = [*mutations(golds.form, one.gold.answer, labels, tags)]
-        for mutation in changes:
-            if time.monotonic() - began > MUTATION_SECONDS:
-                return
-            try:
-                trajectory = await _with(subject, golds, one, mutation)
-            except UndecidedError:
-                continue
-            episode = await judged(subject, golds, mutation.name, one.gold, trajectory)
-            yield _Mutated(mutation, episode, golds.form.parts(mutation.message))
-        for name, policy in _elsewhere(golds, one.gold):
-            try:
-                trajectory = await subject.play(one.gold.task, policy, judged=False)
-            except UndecidedError:
-                continue
-            episode = await judged(subject, golds, name, one.gold, trajectory)
-            yield _Mutated(Mutation(name, Kind.WRONG, policy_said(trajectory)), episode, None)
-
-
-async def _with(subject: Subject, golds: Golds, right: Episode, mutation: Mutation) -> Trajectory:
-    """The expert's episode with the changed answer. What is said last changes nothing in the world; a call may."""
-    if golds.form.tool is None:
-        return with_last(right.trajectory, mutation.message)
-    script = (*right.gold.script[:-1], mutation.message)
-    return await subject.play(right.gold.task, saying(f"change: {mutation.name}", script), judged=False)
-
-
-def _elsewhere(golds: Golds, gold: Gold) -> Iterator[tuple[str, ScriptedPolicy]]:
-    """The right answer said in another place than the last message."""
-    if golds.form.tool is not None or len(gold.script) < 2:
-        return
-    text, end = text_of(gold.answer), answer("I cannot say.")
-    beside: Message = {**gold.script[-2], "content": text}
-    name = "the right answer beside a call, then none"
-    yield name, saying(f"change: {name}", (*gold.script[:-2], beside, end))
-    calls = [
-        {**one, "function": {**one["function"], "arguments": _with_text(one["function"]["arguments"], text)}}
-        for one in gold.script[-2].get("tool_calls") or ()
-    ]
-    if calls:
-        name = "the right answer in an argument of a call, then none"
-        inside: Message = {**gold.script[-2], "tool_calls": calls}
-        yield name, saying(f"change: {name}", (*gold.script[:-2], inside, end))
-
-
-def _with_text(arguments: Json, text: str) -> Json:
-    if not isinstance(arguments, Mapping):
-        return arguments
-    return {name: text if isinstance(value, str) else value for name, value in arguments.items()}
-
-
-def policy_said(trajectory: Trajectory) -> Message:
-    return trajectory.messages[-1]
-
-
 async def _earned(subject: Subject, gold: Gold) -> float:
     return (await _rewards(subject, EXPERT)).get(gold.task.id, 1.0)
 
@@ -645,11 +570,11 @@ async def _components(subject: Subject, gold: Gold) -> Mapping[str, float]:
     return {}
 
 
-def _names(changed: Sequence[_Mutated]) -> str:
+def _names(changed: Sequence[Mutated]) -> str:
     names = list(dict.fromkeys(one.mutation.name for one in changed))
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _each_once(changed: Sequence[_Mutated]) -> list[Json]:
+def _each_once(changed: Sequence[Mutated]) -> list[Json]:
     """One example of each change."""
     return [one.shown for one in {one.mutation.name: one for one in reversed(changed)}.values()][::-1][:20]

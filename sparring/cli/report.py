@@ -10,6 +10,14 @@ import typer
 from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
 from sparring.tracking import Console, RunFolder
 
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND=AMOUNT",
+        help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine).",
+    ),
+]
+
 
 @app.command()
 @reported
@@ -18,13 +26,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default RUN/report.html.")
     ] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND=AMOUNT",
-            help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine).",
-        ),
-    ] = None,
+    price: Prices = None,
     as_json: Json = False,
 ) -> None:
     """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
@@ -40,6 +42,33 @@ def report(
     say(written.verdict.headline)
     left = f", {written.num_left_out} left out for its size" if written.num_left_out else ""
     say(f"wrote {written.path}: {written.num_episodes} episodes{left}, {written.num_bytes / 2**20:.1f} MiB")
+
+
+@app.command()
+@reported
+def watch(
+    run: Run,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    price: Prices = None,
+    as_json: Json = False,
+) -> None:
+    """Show the report of a run in the browser while it goes on, on this machine alone, until Ctrl-C."""
+    from sparring.report.cost import read_prices
+    from sparring.report.live import watch as watch_run
+
+    def ready(address: str) -> None:
+        if as_json:
+            print_json({"address": address})
+        else:
+            say(f"the report of {run_path(run)} is at {address}, and follows the run; Ctrl-C stops it")
+
+    try:
+        watch_run(
+            run_path(run), port=port, prices=read_prices(price or ()), on_ready=ready,
+            on_problem=lambda problem: typer.echo(f"warning: {problem}", err=True),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
 
 
 @app.command()

@@ -70,8 +70,8 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
     )
 
 
-def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, float]) -> str:
-    """The whole document."""
+def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, float], *, is_live: bool = False) -> str:
+    """The whole document. A live one asks its server whether there is a newer."""
     ids = {one["id"] for one in played.shown}
     sections = [
         _head(record),
@@ -90,7 +90,8 @@ def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, f
     ]
     return document(
         f"{record.name} · sparring report", "\n".join(sections), styles=[asset(_PACKAGE, "report.css")],
-        script=asset(_PACKAGE, "reader.js"),
+        script="\n".join(asset(_PACKAGE, name) for name in ("reader.js", *(["live.js"] if is_live else []))),
+        asks_its_server=is_live,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
-from sparring.errors import DataError, ServiceError
+from sparring.errors import DataError
 from sparring.ledger import Ledger, RolloutState
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
@@ -238,11 +238,25 @@ def without_times(report: dict[str, Any]) -> dict[str, Any]:
     return {"evaluations": rows, "comparisons": report["comparisons"]}
 
 
-def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+DYING_SCORER = """
+import os
+from environment import scorer as judge
+
+left = int(os.environ.get("SCORES_LEFT", "1000"))
+
+def scorer(trajectory):
+    global left
+    left -= 1
+    if left < 0:
+        os._exit(9)
+    return judge(trajectory)
+"""
+
+
+def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(trained: Path) -> None:
     run = Path("interrupted")
     shutil.copytree(trained, run)
+    (run / "dying.py").write_text(DYING_SCORER, "utf-8")
     chosen = (
         str(run),
         "--policy",
@@ -251,28 +265,16 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
         "tuned",
         "evaluation.eval_group_size=4",
         "evaluation.eval_temperature=0.8",
+        "reward.scorer=dying:scorer",
     )
     whole = evaluated(*chosen)
-    from sparring.evaluation.job import Job
-
-    keep, num_kept = Job.keep, 0
-
-    def interrupting(job: Job, label: str) -> Any:
-        write = keep(job, label)
-
-        def writes(trajectory: Any) -> None:
-            nonlocal num_kept
-            num_kept += 1
-            if num_kept > 30:  # of 40: in the last part, between members of a group
-                raise ServiceError("the disk is full; make room")
-            write(trajectory)
-
-        return writes
-
-    monkeypatch.setattr(Job, "keep", interrupting)
-    full = sparring("eval", *chosen, "--json")
-    assert (full.exit_code, "--resume` goes on with it" in " ".join(full.output.split())) == (4, True)
-    monkeypatch.setattr(Job, "keep", keep)
+    died = subprocess.run(
+        [sys.executable, "-m", "sparring", "eval", *chosen],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SCORES_LEFT": "31"},  # of 40: in the last part, inside a group
+        capture_output=True,
+        check=False,
+    )
+    assert died.returncode == 9
     given = sparring("eval", str(run), "--resume", "--policy", "base")
     assert (given.exit_code, "resumed as it was begun" in given.output) == (2, True)
     resumed = evaluated(str(run), "--resume")

@@ -60,9 +60,13 @@ class Page:
 
     def open(self, path: Path) -> float:
         """Seconds until the page has loaded and its script has run."""
+        return self.visit(path.resolve().as_uri())
+
+    def visit(self, url: str) -> float:
+        """As `open`, by address."""
         self.complaints.clear()
         self.requests.clear()
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=url)
         deadline = time.monotonic() + START_SECONDS
         while not self.evaluate("document.readyState === 'complete' && performance.timing.loadEventEnd > 0"):
             assert time.monotonic() < deadline, "the page did not load"

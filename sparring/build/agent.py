@@ -1,0 +1,110 @@
+"""Who plays the episodes of a recipe: the built-in tool loop, or the agent that the recipe brings."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
+from sparring.agents.http import HttpAgent
+from sparring.agents.pull import PullAgent
+from sparring.agents.worker import KEY_VARIABLE
+from sparring.build.environment import environment_of
+from sparring.config import Config
+from sparring.environments import Environment
+from sparring.errors import UsageError
+from sparring.gateway import Gateway, WorkQueue
+from sparring.gateway.overload import MAX_IN_FLIGHT
+from sparring.plugins import load_object
+from sparring.rollouts import Agent
+from sparring.sessions import AnySession
+from sparring.types import Task, ToolSchema
+
+Closing: TypeAlias = Callable[[], Awaitable[None]]
+
+
+def player_of(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object]
+) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
+    """Who plays an episode and how to close it, in which environments and with which tools, as far as the agent brings none."""
+    agent, close_agent = agent_of(config, recipe_dir, announce)
+    if agent is not None:
+        return agent, close_agent, no_environment, ()
+    make_environment, environment_class = environment_of(config, recipe_dir)
+    tool_loop = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns)
+    return tool_loop.play, None, make_environment, environment_class.offered_tools()
+
+
+def agent_of(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object]
+) -> tuple[Agent, Closing] | tuple[None, None]:
+    """The agent that the recipe brings, and how to close what it opened; None when the built-in tool loop plays. Raises
+    UsageError when it is none."""
+    section = config.agent
+    worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
+    queue = WorkQueue(worker_key)
+    gateway = Gateway(
+        host=section.gateway_host, port=section.gateway_port, queue=queue if section.pull else None,
+        max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
+    )  # fmt: skip
+    pushing: HttpAgent | None = None
+    if section.function is not None:
+        found = load_object(section.function, beside=recipe_dir)
+        if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
+            raise UsageError(
+                f"agent.function = {section.function!r} is {found!r}; write `async def play(task, session)`, which returns the "
+                "reward."
+            )
+        function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
+        agent: Agent = function.entering(gateway.register).play
+    elif section.command is not None:
+        agent = CommandAgent(section.command, enter=gateway.register, folder=recipe_dir).play
+    elif section.url is not None:
+        pushing = HttpAgent(
+            section.url, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
+            max_retries=config.rollout.rollout_max_retries, max_concurrency=config.rollout.rollout_max_concurrency,
+            tps_limit=section.tps_limit,
+        )  # fmt: skip
+        agent = pushing.play
+    elif section.pull:
+        agent = PullAgent(
+            queue, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
+            max_retries=config.rollout.rollout_max_retries,
+        ).play  # fmt: skip
+    else:
+        return None, None
+    is_told = not section.pull
+
+    async def play(task: Task, session: AnySession) -> AgentResult:
+        nonlocal is_told
+        await gateway.start()
+        if not is_told:
+            is_told = True
+            announce(_call_for_workers(gateway.base_url.removesuffix("/v1"), worker_key))
+        return await agent(task, session)
+
+    async def aclose() -> None:
+        await gateway.stop()
+        if pushing is not None:
+            await pushing.aclose()
+
+    return play, aclose
+
+
+def _call_for_workers(address: str, key: str) -> str:
+    """What a person must do. A key that came from the environment is known, and is not shown."""
+    address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
+    shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
+    return (
+        f"episodes wait for workers at {address}; start some wherever that can be reached:\n"
+        f"  {KEY_VARIABLE}={shown} python -m sparring.agents.worker {address} MODULE:FUNCTION"
+    )
+
+
+def no_environment() -> Environment:
+    raise UsageError("this recipe's agent brings its own world, so there is no environment to play; see [agent].")

@@ -1,0 +1,58 @@
+"""What a warm start imitates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparring.build.run import Parts
+from sparring.chat.demonstrations import tokenize_conversation
+from sparring.environments import record_demonstration
+from sparring.errors import DataError
+from sparring.plugins import load_object
+from sparring.protocols import SpliceRefused
+from sparring.tracking.stored import rows, trajectory_files
+from sparring.types import Message, ToolSchema
+
+
+def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+    """Tokenized conversations for the warm start: from the environment's expert, a function, a .jsonl file or a recording.
+
+    Raises DataError naming the row of a demonstration that cannot be used.
+    """
+    told: list[tuple[Sequence[Message], Sequence[ToolSchema]]]
+    if source == "expert":
+        rng = random.Random(parts.config.run.seed)
+        chosen = rng.sample(list(parts.tasks.train), min(num, len(parts.tasks.train)))
+        told = [(record_demonstration(parts.make_environment, task), parts.tools) for task in chosen]
+    elif ":" in source:
+        told = [(one, parts.tools) for one in load_object(source, beside=parts.recipe_dir)(num, parts.config.run.seed)]
+    else:
+        told = _conversations_from(parts.recipe_dir / source, parts.tools)[:num]
+    if not told:
+        raise DataError(
+            f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation."
+        )
+    tokenized = []
+    for row, (conversation, tools) in enumerate(told, start=1):
+        try:
+            tokenized.append(tokenize_conversation(parts.chat, conversation, tools))
+        except (DataError, SpliceRefused) as error:
+            raise DataError(f"demonstration {row} of {source!r}: {error}") from error
+    return tokenized
+
+
+def _conversations_from(
+    path: Path, tools: tuple[ToolSchema, ...]
+) -> list[tuple[Sequence[Message], Sequence[ToolSchema]]]:
+    """Conversations from a file or a recording, each with the tools that it names itself, else with those given."""
+    conversations = []
+    for file in trajectory_files(path):
+        for where, row in rows(file):
+            messages = row.get("messages")
+            own = row.get("tools", row.get("task", {}).get("fields", {}).get("tools"))
+            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+                raise DataError(f"{where}: there is no list 'messages' of objects; give {{'messages': [...]}} a line.")
+            conversations.append((messages, tools if own is None else own))
+    return conversations

@@ -1,0 +1,53 @@
+// Looks whether the run has gone on, and shows the page anew; where somebody reads, it only says so.
+(function () {
+  "use strict";
+  const INTERVAL = 3000;
+  const bar = document.createElement("p");
+  bar.setAttribute("role", "status");
+  bar.className = "live";
+  document.body.prepend(bar);
+  let shown = null;
+
+  // Who has opened something is reading: the page does not change under their eyes.
+  let isRead = false;
+  for (const kind of ["click", "input"]) {
+    document.addEventListener(kind, (event) => {
+      isRead ||= event.target.closest("#episodes, #tasks, #findings, details") !== null;
+    });
+  }
+
+  function say(text, canReload) {
+    bar.textContent = text;
+    if (canReload) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = "Show it";
+      button.addEventListener("click", () => location.reload());
+      bar.append(" ", button);
+    }
+  }
+
+  async function look() {
+    try {
+      const answer = await fetch("version", { cache: "no-store" });
+      const { version, said } = await answer.json();
+      if (shown === null) {
+        shown = version;
+      }
+      if (version === shown) {
+        say("Live: " + said, false);
+      } else if (isRead) {
+        say("Live: " + said + ". The page is older.", true);
+        return;
+      } else {
+        location.reload();
+        return;
+      }
+    } catch (error) {
+      say("Not live any more: sparring watch does not answer.", false);
+    }
+    setTimeout(look, INTERVAL);
+  }
+
+  look();
+})();

@@ -1,0 +1,137 @@
+"""The report of a run that goes on, served on this machine and made anew as the run writes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import final
+
+from sparring.errors import DataError, ServiceError
+from sparring.report.episodes import episodes
+from sparring.report.page import page
+from sparring.report.reading import Record, read_run
+from sparring.report.verdict import verdict
+
+HOST = "127.0.0.1"
+"""No other machine is answered: the page shows everything that an agent was told."""
+LOOK_SECONDS = 2.0
+"""Between looks at the run's folder."""
+MAKING_SHARE = 0.2
+"""Of the time, at most, that making pages takes: a long run's page is made less often, so that it does not slow the run."""
+
+
+@final
+class LivePage:
+    """The newest page of a run, made by a thread of its own. Raises DataError for a folder that is no run."""
+
+    def __init__(self, run: Path, prices: Mapping[str, float], *, on_problem: Callable[[str], None]) -> None:
+        self._run, self._prices, self._on_problem = run, prices, on_problem
+        self._seen = _state_of(run)
+        self.version, self.content, self.said = 1, *self._make()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="sparring-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _make(self) -> tuple[bytes, str]:
+        record = read_run(self._run)
+        played = episodes(record)
+        said = verdict(record, seen_in_training=played.seen_in_training)
+        return page(record, played, said, self._prices, is_live=True).encode(), _standing(record)
+
+    def _follow(self) -> None:
+        pause, problem = LOOK_SECONDS, None
+        while not self._closing.wait(pause):
+            state = _state_of(self._run)
+            if state == self._seen:
+                continue
+            began = time.monotonic()
+            try:
+                self.content, self.said = self._make()
+            except (DataError, OSError) as error:
+                # What is being written now may be whole at the next look; what stays broken is said once.
+                if str(error) != problem:
+                    problem = str(error)
+                    self._on_problem(f"the page stays as it was: {problem}")
+            else:
+                self.version += 1
+                self._seen = state
+            pause = max(LOOK_SECONDS, (time.monotonic() - began) * (1 / MAKING_SHARE - 1))
+
+
+def watch(
+    run: Path, *, port: int, prices: Mapping[str, float], on_ready: Callable[[str], None],
+    on_problem: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Serve the page until KeyboardInterrupt. Port 0 takes a free one; `on_ready` is told the address.
+
+    Raises DataError for a folder that is no run, ServiceError when the port is taken.
+    """
+    live = LivePage(run, prices, on_problem=on_problem)
+    try:
+        try:
+            server = ThreadingHTTPServer((HOST, port), lambda *told: _Answer(live, *told))
+        except OSError as error:
+            raise ServiceError(f"port {port} of {HOST} cannot be listened on: {error}; name another --port.") from error
+        with server:
+            on_ready(f"http://{HOST}:{server.server_port}/")
+            server.serve_forever()
+    finally:
+        live.close()
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def __init__(self, live: LivePage, *told: object) -> None:
+        self._live = live
+        super().__init__(*told)  # pyright: ignore[reportArgumentType]
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            # Another site's name that points here would read the page with its own scripts.
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for 127.0.0.1 or localhost")
+        elif self.path == "/":
+            self._send(self._live.content, "text/html; charset=utf-8")
+        elif self.path == "/version":
+            told = {"version": self._live.version, "said": self._live.said}
+            self._send(json.dumps(told).encode(), "application/json")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests every three seconds are no news."""
+
+    def _send(self, content: bytes, kind: str) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def _standing(record: Record) -> str:
+    status = record.status.get("status", "unknown")
+    of = f" of {record.config.schedule.max_steps}" if record.config.is_trainable else ""
+    return f"{status}, step {record.last_step}{of}"
+
+
+def _state_of(run: Path) -> tuple[tuple[str, int, int], ...]:
+    """What tells that the run has written: names, sizes and times of what the page reads."""
+    files = [*run.glob("*.json*"), *run.glob("evaluations/*.json"), *run.glob("trajectories/*")]
+    found = []
+    for path in files:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue
+        found.append((str(path), stat.st_size, stat.st_mtime_ns))
+    return tuple(sorted(found))
