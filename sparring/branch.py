@@ -52,7 +52,8 @@ def branch(
     at = int(checkpoint.name) if checkpoint.name.isdigit() else 0
     if at >= after.schedule.max_steps:
         raise UsageError(
-            f"step {at} is the last one that schedule.max_steps = {after.schedule.max_steps} allows, so there is nothing to train; "
+            f"step {at} is the last one that schedule.max_steps = {after.schedule.max_steps} allows, so there is nothing to "
+            f"train; "
             f"branch from an earlier step, or add schedule.max_steps={at + 25}."
         )
     child = RunFolder.create(after, code, name=name)

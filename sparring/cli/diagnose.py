@@ -55,7 +55,8 @@ def runs_branch(
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train it at once.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Begin a new run from a checkpoint of another one, with one change, and train it. `sparring diagnose` then compares the two."""
+    """Begin a new run from a checkpoint of another one, with one change, and train it. `sparring diagnose` then compares the
+    two."""
     from sparring.branch import branch
 
     child = branch(run_path(run), changes or [], step=step, name=name, recipe=recipe)

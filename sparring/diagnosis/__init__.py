@@ -9,5 +9,6 @@ from sparring.diagnosis.reading import diagnose, observe
 from sparring.diagnosis.registry import SYMPTOMS, Symptom, symptom
 
 __all__ = [
-    "SYMPTOMS", "Diagnosis", "Lineage", "Observed", "Progress", "Silenced", "Symptom", "diagnose", "diagnosed", "observe", "symptom",
+    "SYMPTOMS", "Diagnosis", "Lineage", "Observed", "Progress", "Silenced", "Symptom", "diagnose", "diagnosed", "observe",
+    "symptom",
 ]  # fmt: skip

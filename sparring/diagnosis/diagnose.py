@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from sparring.detectors import DETECTORS
 from sparring.diagnosis.course import STALL_STEPS, thirds
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.proposal import overrides
@@ -16,7 +17,18 @@ from sparring.types import Json
 State: TypeAlias = Literal["change", "fine", "solved", "early"]
 
 TUNING = ("budgets.", "difficulty.", "evaluation.", "episodes.", "signal.", "stall.", "tools.")
-"""Advice on how to train, which an alarm of the system may explain."""
+"""Advice on how to train, which an alarm may explain."""
+ALARMS = (
+    "system.",
+    "environment.",
+    "stall.validation_flat",
+    "reward.",
+    "answers.",
+    "exploits.",
+    "judge.",
+    "tools.spam",
+)
+"""What, as an error, makes advice on training idle: a system that does not work, and a reward that pays for something else."""
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "system.stalled": ("system.starved", "system.stragglers"),
     "system.stragglers": ("system.starved",),
@@ -79,6 +91,7 @@ class Diagnosis:
 def diagnosed(run: str, observed: Observed) -> Diagnosis:
     """Pure: the same evidence gives the same diagnosis. `run` is how commands name it."""
     own: list[Finding] = []
+    observed = replace(observed, said=[*observed.said, *_detected(observed)])
     asked = observed
     for one in SYMPTOMS.values():
         found = list(one.rule(asked))
@@ -93,7 +106,7 @@ def diagnosed(run: str, observed: Observed) -> Diagnosis:
         if one.severity is severity
     }
     everything = sorted([*own, *heard.values()], key=lambda one: ORDER.index(one.severity))
-    silenced = [Silenced(finding=one, by=by) for one in everything if (by := _explained(one, everything)) is not None]
+    silenced = [Silenced(finding=one, by=by.rule) for one in everything if (by := _cause(one, everything)) is not None]
     left_out = {id(one.finding) for one in silenced}
     findings = tuple(one for one in everything if id(one) not in left_out)
     state, headline = _verdict(run, observed, findings)
@@ -103,17 +116,30 @@ def diagnosed(run: str, observed: Observed) -> Diagnosis:
     )  # fmt: skip
 
 
-def _explained(finding: Finding, everything: Sequence[Finding]) -> str | None:
-    """The rule whose finding explains this one; never a lighter one a heavier one."""
+def _detected(observed: Observed) -> list[Finding]:
+    """What detectors say of the run as it stands, of runs, too, that were trained without them."""
+    if not observed.history.steps:
+        return []
+    off = observed.config.detectors.off
+    return [finding for name, one in DETECTORS.items() if name not in off for finding in one.rule(observed.history)]
+
+
+def _cause(finding: Finding, everything: Sequence[Finding]) -> Finding | None:
+    """The finding that explains this one and is explained by none itself; never a lighter one a heavier one."""
     for other in everything:
-        if other is finding or ORDER.index(other.severity) > ORDER.index(finding.severity):
-            continue
-        is_alarm = other.severity is Severity.ERROR and other.rule.startswith(("system.", "environment."))
-        if is_alarm and finding.severity is not Severity.ERROR and finding.rule.startswith(TUNING):
-            return other.rule
-        if finding.rule != other.rule and finding.rule.startswith(EXPLAINS.get(other.rule, ("\0",))):
-            return other.rule
+        if other is not finding and _explains(other, finding):
+            return _cause(other, [one for one in everything if one is not finding]) or other
     return None
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    if ORDER.index(cause.severity) > ORDER.index(finding.severity) or cause.rule == finding.rule:
+        return False
+    is_alarm = cause.severity is Severity.ERROR and cause.rule.startswith(ALARMS)
+    is_advice = (
+        finding.severity is not Severity.ERROR and finding.rule.startswith(TUNING) and finding.rule not in ALARMS
+    )
+    return (is_alarm and is_advice) or finding.rule.startswith(EXPLAINS.get(cause.rule, ("\0",)))
 
 
 def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple[State, str]:

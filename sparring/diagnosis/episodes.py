@@ -57,8 +57,8 @@ def _repeats(digest: Digest) -> int:
 
 @symptom("tools.failing")
 def failing_tools(observed: Observed) -> Iterable[Finding]:
-    """Many tool calls fail, and they do not become fewer. By kind: unknown tools, arguments that are no JSON or have the wrong type
-    are the policy's and the prompt's; tools that raise are the environment's."""
+    """Many tool calls fail, and they do not become fewer. By kind: unknown tools, arguments that are no JSON or have the wrong
+    type are the policy's and the prompt's; tools that raise are the environment's."""
     calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
     if not calls or not sum(calls[-LATE_STEPS:]):
         return
@@ -87,7 +87,8 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
             "steps": observed.late_steps, "share": round(share, 4), "an_episode": {k: round(v, 4) for k, v in kinds.items()},
             "examples": shown(observed.late),
         },
-        change=advice.get(worst, "Mend the tools: they raise. `sparring check` calls them with the arguments that the schemas allow."),
+        change=advice.get(worst,
+        "Mend the tools: they raise. `sparring check` calls them with the arguments that the schemas allow."),
         confirm="rollout/agent/tool_errors falls.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
@@ -107,7 +108,8 @@ def looping(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="episodes.looping",
         severity=Severity.WARNING,
-        symptom=f"{share:.0%} of the last episodes make the same call {LOOP} times or more, and {len(wrong)} of these {len(loops)} "
+        symptom=f"{share:.0%} of the last episodes make the same call {LOOP} times or more, and {len(wrong)} of these "
+        f"{len(loops)} "
         "are wrong.",
         evidence={
             "steps": observed.late_steps, "share": round(share, 4), "turns": round(observed.now("rollout/turns/mean"), 2),
@@ -145,7 +147,8 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
             "success_of_cut": round(fmean(observed.succeeds(one.digest) for one in cut), 4),
             "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
         },
-        change="Double the tokens of a turn." if settings else "Ask for shorter turns in the prompt: the limit is as high as it goes.",
+        change="Double the tokens of a turn." if settings else "Ask for shorter turns in the prompt: the limit is as high as "
+        "it goes.",
         confirm="Less than 5 % of the episodes are cut (rollout/truncated_turns falls).",
         step=observed.history.last_step,
         trajectories=named(cut),
@@ -240,7 +243,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
         sub, change = (
             "looping",
             (
-                "Read the episodes: they use up their turns. Have the tools say what was asked before, and say in the prompt how an "
+                "Read the episodes: they use up their turns. Have the tools say what was asked before, and say in the prompt "
+                "how an "
                 "episode ends."
             ),
         )
@@ -248,7 +252,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
         sub, change = (
             "short_answers",
             (
-                "Compare the prompt with what the model knows (`sparring check RECIPE --only prompt`): answers are empty or one word, "
+                "Compare the prompt with what the model knows (`sparring check RECIPE --only prompt`): answers are empty or "
+                "one word, "
                 "and no tool is called."
             ),
         )
@@ -256,7 +261,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
         sub, change = (
             "broken",
             (
-                "Look for what is broken, one after the other: `sparring check RECIPE` plays the expert, the tools and the dataset's "
+                "Look for what is broken, one after the other: `sparring check RECIPE` plays the expert, the tools and the "
+                "dataset's "
                 "answers without the model."
             ),
         )
@@ -277,7 +283,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
 
 @symptom("evaluation.uneven_turns")
 def uneven_turns(observed: Observed) -> Iterable[Finding]:
-    """Some tasks always use up their turns and are never right, while others end early and are: some tasks or tools are broken."""
+    """Some tasks always use up their turns and are never right, while others end early and are: some tasks or tools are
+    broken."""
     limit = _max_turns(observed)
     if limit is None or limit < 3 or len(observed.late) < FEWEST:
         return
@@ -338,10 +345,12 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"{1 - observed.success:.0%} of the last episodes are wrong, and the policy is nearly certain of every token.",
         evidence={
-            "steps": observed.late_steps, "mean_logprob": round(certainty, 4), "entropy": round(observed.now("training/entropy"), 4),
+            "steps": observed.late_steps, "mean_logprob": round(certainty, 4),
+            "entropy": round(observed.now("training/entropy"), 4),
             "success": round(observed.success, 4), "examples": shown(observed.late),
         },
-        change="Give it tasks or demonstrations from which it can see better answers; a bonus for entropy keeps what variety is left.",
+        change="Give it tasks or demonstrations from which it can see better answers; a bonus for entropy keeps what variety "
+        "is left.",
         confirm="training/entropy rises, and groups have signal again.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
@@ -352,8 +361,8 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
 
 @symptom("evaluation.completion")
 def completion(observed: Observed) -> Iterable[Finding]:
-    """Completion and correctness read together, once the reward stands still: episodes end by themselves and are wrong (fluent but
-    wrong: the reward must say more), or end in time seldom and are then right (the budget is too small)."""
+    """Completion and correctness read together, once the reward stands still: episodes end by themselves and are wrong (fluent
+    but wrong: the reward must say more), or end in time seldom and are then right (the budget is too small)."""
     if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
         return
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]

@@ -51,7 +51,8 @@ def judged(observed: Observed) -> Iterable[Finding]:
     severity, says, change = Severity.NOTE, "", "Keep it."
     if not is_one:
         severity, evidence["verdict"] = Severity.WARNING, "several"
-        says = f"{len(changes) + bool(lineage.files)} things were changed at once ({what}): which of them did what cannot be told."
+        says = f"{len(changes) + bool(lineage.files)} things were changed at once ({what}): which of them did what cannot be "
+        "told."
         change = f"Branch from {lineage.parent} again at step {lineage.step} with one of them."
     elif num_steps < needed:
         evidence["verdict"] = "too early"

@@ -54,7 +54,7 @@ class Observed:
     config: Config
     history: History
     said: Sequence[Finding] = ()
-    """What detectors said while it trained, in that order, and then what rules of the diagnosis have said before this one."""
+    """What detectors said while it trained and say now, and then what rules of the diagnosis have said before this one."""
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress | None = None
     """None of a run that has ended."""

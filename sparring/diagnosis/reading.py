@@ -20,8 +20,8 @@ UNDER_WAY = ("running", "paused", "interrupted")
 
 
 def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
-    """The diagnosis of a stored run, or of one under way, from its files alone. Raises DataError for a folder that is no run, for a
-    run that trains nothing, and for damaged files."""
+    """The diagnosis of a stored run, or of one under way, from its files alone. Raises DataError for a folder that is no run,
+    for a run that trains nothing, and for damaged files."""
     return diagnosed(str(run), observe(run, clock=clock))
 
 

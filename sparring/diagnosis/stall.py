@@ -85,7 +85,8 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
             "score": round(observed.now("rollout/score/mean"), 4), "unpaid_right": round(share, 4),
             "zero_reward": round(nothing, 4), "examples": shown(shown_ones),
         },
-        change=f"Compare the output format that the prompt asks for with what {parser} parses, on the episodes named here, and mend "
+        change=f"Compare the output format that the prompt asks for with what {parser} parses, on the episodes named here, and "
+        "mend "
         "the one that is wrong.",
         confirm="`sparring review RUN RECIPE` with the mended reward: right episodes are paid; then the reward leaves its level.",
         step=observed.history.last_step,
@@ -127,7 +128,8 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"the reward stands still, and in {agreeing:.0%} of the last groups all episodes earned the same.",
         evidence=evidence,
-        change=f"{change} MTRL's guide says: group_size 8 to 4 with a larger batch; `at_half_the_group_size` is what that gives here.",
+        change=f"{change} MTRL's guide says: group_size 8 to 4 with a larger batch; `at_half_the_group_size` is what that "
+        "gives here.",
         confirm="analysis/batch_valid_ratio rises (analysis/zero_adv_groups falls), then the reward does.",
         step=observed.history.last_step,
         trajectories=named(_of_agreeing(observed)),
@@ -187,14 +189,21 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
         evidence["detectors"] = accused
     worst = sorted(observed.late, key=lambda one: (observed.succeeds(one.digest), -one.digest.reward))
     if by_heart:
-        change = "Give training more tasks, or stop at the step with the best validation: what is learned holds for these tasks alone."
+        change = (
+            "Give training more tasks, or stop at the step with the best validation: what is learned holds for these "
+            "tasks alone."
+        )
         confirm = "val/reward/mean rises with the training reward."
     else:
         change = (
-            f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; the reward is "
+            f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; the "
+            "reward is "
             "probably hacked."
         )
-        confirm = "`sparring review RUN RECIPE` with the mended reward: these episodes earn nothing; then validation follows training."
+        confirm = (
+            "`sparring review RUN RECIPE` with the mended reward: these episodes earn nothing; then validation follows "
+            "training."
+        )
     yield Finding(
         rule="stall.validation_flat",
         severity=Severity.ERROR if not by_heart and scored is not None and not scored.exceeds(LIKELY) else Severity.WARNING,
@@ -211,9 +220,9 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
 
 @symptom("stall.collapse")
 def collapse(observed: Observed) -> Iterable[Finding]:
-    """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error when a
-    quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else the
-    learning rate."""
+    """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
+    when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
+    the learning rate."""
     values = observed.series("rollout/reward/mean")
     if len(values) < 3 * WINDOW:
         return
@@ -250,8 +259,8 @@ def collapse(observed: Observed) -> Iterable[Finding]:
 
 @symptom("stall.nothing_moves")
 def nothing_moves(observed: Observed) -> Iterable[Finding]:
-    """Groups have signal, yet the policy is the same as at first: reward, entropy and log-probabilities stand still. The steps are
-    too small."""
+    """Groups have signal, yet the policy is the same as at first: reward, entropy and log-probabilities stand still. The steps
+    are too small."""
     if not is_flat(observed) or observed.is_solved or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
         return
     moved = {}
@@ -300,10 +309,12 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"groups with signal earn {-late:.2f} less than all on average, and the reward stands still.",
         evidence={
-            "mean": round(observed.now("rollout/reward/mean"), 4), "valid_mean": round(observed.now("rollout/reward/valid_mean"), 4),
+            "mean": round(observed.now("rollout/reward/mean"), 4),
+            "valid_mean": round(observed.now("rollout/reward/valid_mean"), 4),
             "drift": round(drift.value, 4), "error": round(drift.error, 4),
         },
-        change="Play the tasks that are not solved yet more often." if settings else "Pay for parts of an answer, so that hard tasks give a signal.",
+        change="Play the tasks that are not solved yet more often." if settings else "Pay for parts of an answer, so that hard "
+        "tasks give a signal.",
         confirm="rollout/reward/valid_mean stops falling behind rollout/reward/mean, and the reward rises.",
         step=observed.history.last_step,
         settings=settings,
@@ -341,7 +352,8 @@ def capacity(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="stall.capacity",
         severity=Severity.WARNING if settings else Severity.NOTE,
-        symptom=f"the reward has stood still at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and nothing else is "
+        symptom=f"the reward has stood still at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and nothing else "
+        "is "
         "amiss.",
         evidence={
             "steps": observed.late_steps, "success": round(observed.success, 4),
@@ -365,7 +377,8 @@ def _for_agreeing_groups(
     batch = observed.config.batch
     if right == 0:
         return (
-            "No episode succeeds, so no grouping gives a signal: make the tasks easier, pay for parts of an answer, or begin from a "
+            "No episode succeeds, so no grouping gives a signal: make the tasks easier, pay for parts of an answer, or begin "
+            "from a "
             "better warm start.",
             {},
         )

@@ -39,7 +39,8 @@ MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
 
 @symptom("system.stalled")
 def stalled(observed: Observed) -> Iterable[Finding]:
-    """A run that is not over says nothing any more: for six times its median step, and a minute at least; or its process is gone."""
+    """A run that is not over says nothing any more: for six times its median step, and a minute at least; or its process is
+    gone."""
     progress = observed.progress
     if progress is None:
         return
@@ -67,7 +68,8 @@ def stalled(observed: Observed) -> Iterable[Finding]:
             "seconds": round(progress.seconds_since_last, 1), "median_step_seconds": round(usual, 2),
             "step": observed.history.last_step,
         },
-        change="See what it waits for: an environment, an agent or an endpoint that does not answer. `sparring runs stop RUN` ends it "
+        change="See what it waits for: an environment, an agent or an endpoint that does not answer. `sparring runs stop RUN` "
+        "ends it "
         "with a checkpoint; a shorter rollout.rollout_timeout keeps one episode from holding a step up.",
         confirm="Steps come again at their usual pace.",
         step=observed.history.last_step,
@@ -76,8 +78,8 @@ def stalled(observed: Observed) -> Iterable[Finding]:
 
 @symptom("environment.failures")
 def failures(observed: Observed) -> Iterable[Finding]:
-    """More than 1 % of the attempts at an episode were lost to infrastructure: the environment, an agent or an endpoint failed, or was
-    not done in time. An error from a fifth on. They are in no mean, so that nothing else shows them."""
+    """More than 1 % of the attempts at an episode were lost to infrastructure: the environment, an agent or an endpoint failed,
+    or was not done in time. An error from a fifth on. They are in no mean, so that nothing else shows them."""
     attempts = observed.attempts
     failed = sum(attempts.failed.values())
     total = attempts.played + failed
@@ -96,7 +98,8 @@ def failures(observed: Observed) -> Iterable[Finding]:
         },
         change=f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for."
         if is_late
-        else "Mend the environment: read what it raised (the ledger keeps it); `sparring check RECIPE --only environment` plays it "
+        else "Mend the environment: read what it raised (the ledger keeps it); `sparring check RECIPE --only environment` "
+        "plays it "
         "without the model.",
         confirm="Less than 1 % of the attempts fail.",
         step=observed.history.last_step if observed.history.steps else 0,
@@ -107,8 +110,8 @@ def failures(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.mismatch")
 def mismatch(observed: Observed) -> Iterable[Finding]:
-    """Sampler and learner disagree about tokens of the same weights: what is trained is not what was played. Looked at where no token
-    is stale, since only there they should agree."""
+    """Sampler and learner disagree about tokens of the same weights: what is trained is not what was played. Looked at where no
+    token is stale, since only there they should agree."""
     if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
         return
     gap, count = observed.now("training/logprob_difference_mean"), observed.now("training/effective_sample_size", 1.0)
@@ -125,7 +128,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
             "logprob_difference_mean": gap, "logprob_difference_max": observed.now("training/logprob_difference_max"),
             "effective_sample_size": round(count, 4), "precision": observed.config.model.precision,
         },
-        change="Compute in fp32." if settings else "Find what differs between playing and training the model: dropout, a layer that "
+        change="Compute in fp32." if settings else "Find what differs between playing and training the model: dropout, a layer "
+        "that "
         "keeps state, a chat template that changes what was said. The built-in models agree to 1e-4.",
         confirm="training/logprob_difference_mean falls below 1e-3 in the first step.",
         step=observed.history.last_step,
@@ -136,8 +140,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.stale")
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Tokens are older than allowed (an error), are thrown away for their age, or count for little, since the policy has moved away
-    from the one that sampled them."""
+    """Tokens are older than allowed (an error), are thrown away for their age, or count for little, since the policy has moved
+    away from the one that sampled them."""
     rollout = observed.config.rollout
     oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
     discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
@@ -182,8 +186,8 @@ def stale(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.filtered")
 def filtered(observed: Observed) -> Iterable[Finding]:
-    """Nearly everything that is played is filtered out: steps without any signal, or all replacements used up, while tasks are far
-    from solved."""
+    """Nearly everything that is played is filtered out: steps without any signal, or all replacements used up, while tasks are
+    far from solved."""
     if observed.is_solved or len(observed.trained) < LATE_STEPS:
         return
     without = observed.now("training/steps_without_signal")
@@ -211,7 +215,8 @@ def filtered(observed: Observed) -> Iterable[Finding]:
             "replaced_groups": round(observed.now("rollout/replaced_groups"), 2),
             "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4), "success": round(right, 4),
         },
-        change="Play larger groups: some episodes do succeed." if settings else "Play easier tasks, or pay for parts of an answer.",
+        change="Play larger groups: some episodes do succeed." if settings else "Play easier tasks, or pay for parts of an "
+        "answer.",
         confirm="training/steps_without_signal stays at 0.",
         step=observed.history.last_step,
         settings=settings,
@@ -221,7 +226,8 @@ def filtered(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.stragglers")
 def stragglers(observed: Observed) -> Iterable[Finding]:
-    """Steps wait for a few episodes whose environment takes more than five times the usual time, for two fifths of the play or more."""
+    """Steps wait for a few episodes whose environment takes more than five times the usual time, for two fifths of the play or
+    more."""
     waited: list[float] = []
     slow: list[Episode] = []
     for record in observed.trained[-LATE_STEPS:]:
@@ -245,13 +251,16 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stragglers",
         severity=Severity.WARNING,
-        symptom=f"steps wait {median(waited):.0%} of their play for {len(slow) / len(waited):.1f} episodes each whose environment is slow.",
+        symptom=f"steps wait {median(waited):.0%} of their play for {len(slow) / len(waited):.1f} episodes each whose "
+        "environment is slow.",
         evidence={
             "steps": observed.late_steps, "share_of_play": round(median(waited), 4), "slow_episode_seconds": round(worst, 2),
-            "other_episodes_seconds": round(normal[-1], 2) if normal else None, "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
+            "other_episodes_seconds": round(normal[-1], 2) if normal else None,
+            "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
             "tasks": sorted({one.digest.task_id for one in slow})[:10],
         },
-        change=f"End an episode after {proposed:g} s and play it again (rollout.rollout_timeout), until the tools named in the episodes are "
+        change=f"End an episode after {proposed:g} s and play it again (rollout.rollout_timeout), until the tools named in the "
+        "episodes are "
         "mended."
         if settings
         else "Find out what these episodes wait for, and bound it in the tool itself.",
@@ -265,8 +274,8 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.starved")
 def starved(observed: Observed) -> Iterable[Finding]:
-    """Learning waits for play, and play for the environment: most of the time of episodes is not the policy's. Where slots are the
-    limit, more of them are proposed; else that play goes on during learning."""
+    """Learning waits for play, and play for the environment: most of the time of episodes is not the policy's. Where slots are
+    the limit, more of them are proposed; else that play goes on during learning."""
     record = [one for one in observed.trained[-LATE_STEPS:] if one.train and "timing_s/rollout" in one.metrics]
     if not record:
         return
@@ -330,7 +339,8 @@ def memory(observed: Observed) -> Iterable[Finding]:
                 "metric": name, "at_first": first, "now": now, "bytes_a_step": round(a_step),
                 "last_values": [round(value / 2**20, 1) for value in values[-5:]],
             },
-            change="Look for what keeps growing in the environment, reward or agent: a list at module level, a cache without a bound, "
+            change="Look for what keeps growing in the environment, reward or agent: a list at module level, a cache without a "
+            "bound, "
             "a file or connection that `close` does not close.",
             confirm=f"{name} stays level over {JUDGE_AFTER} steps.",
             step=observed.history.last_step,

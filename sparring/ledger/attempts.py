@@ -50,7 +50,7 @@ def count_attempts(path: Path) -> Attempts:
             f"{path} cannot be read as a ledger: {error}. Move it away to read the run without it."
         ) from error
     over = [(state, reason, count) for state, reason, count in counts if reason not in NOBODYS_FAULT]
-    failed = {reason: count for _, reason, count in over if reason in INFRASTRUCTURE}
+    failed = {str(reason): count for _, reason, count in over if reason in INFRASTRUCTURE}
     return Attempts(
         played=sum(
             count for state, reason, count in over if reason not in INFRASTRUCTURE and state in _JUDGED
