@@ -6,128 +6,32 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines import cached_forward
 from sparring.engines.cached_forward import LeanForward
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
-from sparring.models.forest import forest_logprobs, layout
-from sparring.models.policy import Policy
-from sparring.types import Completion, SampleRequest, Sampling, StopReason, TokenSegment, Weights
-
-VOCAB = 60
-CONTEXT = 256
-
-
-def make_policy(seed: int = 0) -> Policy:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=VOCAB, max_position_embeddings=CONTEXT, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
-    return Policy(LlamaForCausalLM(config), None, max_positions=CONTEXT)
-
-
-POLICY = make_policy()
-FIRST = POLICY.snapshot()
-SECOND = make_policy(1).snapshot()
-WEIGHTS = {FIRST.fingerprint: FIRST, SECOND.fingerprint: SECOND}
-
-
-def request(session_id: str, prompt: Sequence[int], **changes: Any) -> SampleRequest:
-    sampling = Sampling(
-        temperature=changes.pop("temperature", 1.0),
-        top_p=changes.pop("top_p", 1.0),
-        max_tokens=changes.pop("max_tokens", 8),
-    )
-    return SampleRequest(
-        session_id=session_id, prompt_ids=tuple(prompt), sampling=sampling,
-        stop_ids=changes.pop("stop_ids", frozenset()), seed=changes.pop("seed", 0), **changes,
-    )  # fmt: skip
-
-
-def some_ids(seed: int, count: int) -> list[int]:
-    return [random.Random(seed).randrange(VOCAB) for _ in range(count)] if count else []
-
-
-def play(scenario: Callable[[TorchEngine], Awaitable[Any]], **options: Any) -> Any:
-    """Run a scenario against a fresh engine and close it, whatever happens."""
-
-    async def run() -> Any:
-        engine = TorchEngine(POLICY, FIRST, **options)
-        try:
-            return await asyncio.wait_for(scenario(engine), 60)
-        finally:
-            await engine.close()
-
-    return asyncio.run(run())
-
-
-def recomputed(prompt: Sequence[int], completion: Completion, temperature: float = 1.0) -> list[float]:
-    """Log-probabilities of the sampled ids as training computes them: prompt and answer as two segments."""
-    count = len(completion.token_ids)
-    zeros = lambda number: (0.0,) * number  # noqa: E731
-    segments = [
-        TokenSegment(
-            parent=parent, token_ids=tuple(ids), mask=(is_sampled,) * len(ids), sampled_logprobs=zeros(len(ids)),
-            advantages=zeros(len(ids)), weights=zeros(len(ids)), temperature=temperature or 1.0,
-        )
-        for parent, ids, is_sampled in ((None, prompt, False), (0, completion.token_ids, True))
-    ]  # fmt: skip
-    weights = POLICY.materialize(WEIGHTS[completion.fingerprint])
-    with torch.no_grad():
-        logprobs = forest_logprobs(weights, layout(segments))[0].tolist()
-    assert len(logprobs) == count
-    return logprobs
-
-
-def assert_parity(prompt: Sequence[int], completion: Completion, temperature: float = 1.0) -> None:
-    """The contract: sampled and recomputed log-probabilities differ by at most 1e-4 in fp32."""
-    assert completion.sampled_logprobs == pytest.approx(recomputed(prompt, completion, temperature), abs=1e-4)
-
-
-@dataclass
-class Gate:
-    """Lets the engine take decoding steps one by one, so that a test can act between them."""
-
-    permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    batches: list[int] = field(default_factory=list)
-    """How many turns each step that began decodes; the last may still wait at the gate."""
-
-    def open(self, num_steps: int = 1_000_000) -> None:
-        self.permits.release(num_steps)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, original = Gate(), LeanForward.decode
-
-    def decode(forward: LeanForward, weights: Any, rows: Any, token_ids: Any) -> torch.Tensor:
-        gate.batches.append(len(rows))
-        assert gate.permits.acquire(timeout=30)
-        return original(forward, weights, rows, token_ids)
-
-    monkeypatch.setattr(LeanForward, "decode", decode)
-    yield gate
-    gate.open()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Give the engine's thread the processor until it has got somewhere; fails after ten seconds."""
-    patience = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < patience, "the engine did not get there"
-        await asyncio.sleep(0)
-
+from sparring.types import Completion, SampleRequest, StopReason, Weights
+from tests.engines.playing import (
+    CONTEXT,
+    FIRST,
+    POLICY,
+    SECOND,
+    Gate,
+    assert_parity,
+    play,
+    recomputed,
+    request,
+    some_ids,
+    until,
+)
 
 # What a single turn is.
 
@@ -436,160 +340,6 @@ def test_turns_that_outgrow_the_cache_together_take_turns() -> None:
         assert_parity(some_ids(60 + i, 20), completion)
     # 20 + 199 tokens each if nobody had to read its history again
     assert sum(completion.num_computed_tokens for completion in completions) > 4 * 219
-
-
-# Weights that change.
-
-
-@pytest.mark.parametrize(("session_weights", "later"), [("latest", 7), ("pinned", 0)])
-def test_an_update_mid_session_is_followed_or_not_as_chosen(session_weights: str, later: int) -> None:
-    prompt = some_ids(70, 20)
-
-    async def scenario(engine: TorchEngine) -> tuple[Completion, list[int], Completion, Completion]:
-        first = await engine.sample(request("a", prompt, max_tokens=5))
-        await engine.load_weights(SECOND, 7)
-        assert (engine.policy_version, engine.fingerprint) == (7, SECOND.fingerprint)
-        longer = [*prompt, *first.token_ids, 3, 4]
-        second = await engine.sample(request("a", longer, max_tokens=5))
-        return first, longer, second, await engine.sample(request("new", prompt, max_tokens=5))
-
-    first, longer, second, other = play(scenario, session_weights=session_weights)
-    assert (first.versions, second.versions, other.versions) == (((0, 5),), ((later, 5),), ((7, 5),))
-    assert other.fingerprint == SECOND.fingerprint
-    assert second.fingerprint == (FIRST if later == 0 else SECOND).fingerprint
-    # The history is read again exactly when the weights are others: 27 + 4, or the last sampled, 2 new, and 4.
-    assert second.num_computed_tokens == (31 if later == 7 else 7)
-    assert_parity(prompt, first)
-    assert_parity(longer, second)
-    assert_parity(prompt, other)
-
-
-def test_a_closed_session_is_no_longer_pinned() -> None:
-    async def scenario(engine: TorchEngine) -> Completion:
-        await engine.sample(request("a", [1, 2, 3]))
-        await engine.load_weights(SECOND, 1)
-        engine.close_session("a")
-        return await engine.sample(request("a", [1, 2, 3], max_tokens=2))
-
-    assert play(scenario, session_weights="pinned").versions == ((1, 2),)
-
-
-def test_a_running_turn_keeps_its_weights_beside_turns_of_newer_ones(gate: Gate) -> None:
-    prompt = some_ids(71, 12)
-
-    async def scenario(engine: TorchEngine) -> tuple[Completion, Completion]:
-        old = asyncio.create_task(engine.sample(request("old", prompt, max_tokens=8)))
-        gate.open(2)
-        await until(lambda: len(gate.batches) == 3)
-        await engine.load_weights(SECOND, 1)
-        new = asyncio.create_task(engine.sample(request("new", prompt, max_tokens=4)))
-        await asyncio.sleep(0)
-        gate.open()
-        return await old, await new
-
-    old, new = play(scenario)
-    assert (old.versions, new.versions) == (((0, 8),), ((1, 4),))
-    assert new.num_computed_tokens == 12 + 3  # nothing of the old weights' cache is read
-    assert_parity(prompt, old)
-    assert_parity(prompt, new)
-
-
-def test_a_turn_that_waits_for_a_slot_starts_with_the_newest_weights(gate: Gate) -> None:
-    async def scenario(engine: TorchEngine) -> tuple[Completion, Completion]:
-        first = asyncio.create_task(engine.sample(request("a", [1, 2], max_tokens=3)))
-        await until(lambda: bool(engine._running))
-        second = asyncio.create_task(engine.sample(request("b", [3, 4], max_tokens=2)))
-        await asyncio.sleep(0)
-        await engine.load_weights(SECOND, 1)
-        gate.open()
-        return await first, await second
-
-    first, second = play(scenario, max_running=1)
-    assert (first.versions, second.versions) == (((0, 3),), ((1, 2),))
-
-
-# Deterministic rounds.
-
-
-Shown = list[tuple[tuple[int, ...], tuple[float, ...], int]]
-"""What a session was answered: ids, log-probabilities, tokens computed."""
-
-
-async def episode_of(engine: TorchEngine, i: int, shown: dict[int, Shown], delays: random.Random) -> None:
-    """One to three turns of session i, asked for at moments that `delays` chooses."""
-    history = [*some_ids(80 + i // 4, 40), *some_ids(i // 2, 5)]
-    shown[i] = []
-    for turn in range(1 + i % 3):
-        for _ in range(delays.randrange(40)):
-            await asyncio.sleep(0)
-        completion = await engine.sample(request(f"s{i}", history, seed=i, order=(i, turn), max_tokens=15))
-        shown[i].append((completion.token_ids, completion.sampled_logprobs, completion.num_computed_tokens))
-        history = [*history, *completion.token_ids, *some_ids(turn, 6)]
-    engine.close_session(f"s{i}")
-
-
-def wave(delays: random.Random, *, before: int = 0, strangers: int = 0) -> dict[int, Shown]:
-    """Eight sessions of a deterministic engine under memory pressure, after `before` other sessions, with turns of
-    sessions that nobody opened in between."""
-
-    async def scenario(engine: TorchEngine) -> dict[int, Shown]:
-        for i in range(before):
-            engine.open_session(f"before{i}")
-            await engine.sample(request(f"before{i}", some_ids(80, 40 + i), order=(i,)))
-            engine.close_session(f"before{i}")
-        sessions = list(range(8))
-        for i in sessions:
-            engine.open_session(f"s{i}")
-        delays.shuffle(sessions)
-        shown: dict[int, Shown] = {}
-
-        async def stranger(i: int) -> None:
-            for _ in range(delays.randrange(60)):
-                await asyncio.sleep(0)
-            completion = await engine.sample(request(f"x{i}", some_ids(80, 30), seed=i))
-            assert_parity(some_ids(80, 30), completion)
-
-        await asyncio.gather(
-            *[episode_of(engine, i, shown, delays) for i in sessions], *[stranger(i) for i in range(strangers)]
-        )
-        return shown
-
-    return play(scenario, deterministic=True, kv_cache_tokens=1024, max_running=5, prefill_chunk_tokens=48)
-
-
-def test_rounds_are_equal_bit_for_bit_whatever_the_arrival() -> None:
-    first = wave(random.Random(0))
-    assert {i: len(turns) for i, turns in first.items()} == {i: 1 + i % 3 for i in range(8)}
-    assert wave(random.Random(1)) == first
-    assert wave(random.Random(2)) == first
-
-
-def test_what_was_played_before_the_open_sessions_leaves_no_trace() -> None:
-    assert wave(random.Random(3), before=3) == wave(random.Random(4))
-
-
-def test_turns_of_sessions_that_were_never_opened_change_no_round() -> None:
-    assert wave(random.Random(5), strangers=4) == wave(random.Random(6))
-
-
-def test_no_round_begins_before_every_open_session_asks(gate: Gate) -> None:
-    gate.open()
-
-    async def scenario(engine: TorchEngine) -> None:
-        engine.open_session("a")
-        engine.open_session("b")
-        with pytest.raises(PolicyTimeout, match="waited for a round"):
-            await engine.sample(request("a", [1, 2], deadline=time.monotonic() + 0.05))
-        assert gate.batches == []
-        turns = [asyncio.create_task(engine.sample(request("a", [1, 2], max_tokens=2)))]
-        await asyncio.sleep(0)
-        turns.append(asyncio.create_task(engine.sample(request("b", [3, 4], max_tokens=2))))
-        await asyncio.gather(*turns)
-        engine.close_session("b")
-        await engine.sample(request("a", [1, 2], max_tokens=1))  # b is not waited for any more
-
-    play(scenario, deterministic=True)
-    assert gate.batches == [2, 2, 1]
 
 
 # Everything at once.

@@ -104,7 +104,7 @@ def test_the_model_is_small_follows_from_its_seed_and_leaves_the_global_randomne
 
 
 def test_a_tool_call_is_about_a_dozen_tokens_and_each_key_one() -> None:
-    tokenizer = tiny.build_tokenizer()
+    _, tokenizer = tiny.build()
     call = '<tool_call>{"name":"get","arguments":{"key":"b"}}</tool_call>'
     assert 10 <= len(tokenizer.encode(call, add_special_tokens=False)) <= 14
     for key in chase.KEYS:
@@ -113,7 +113,7 @@ def test_a_tool_call_is_about_a_dozen_tokens_and_each_key_one() -> None:
 
 
 def test_any_text_survives_the_tokenizer_and_the_template_is_chatml() -> None:
-    tokenizer = tiny.build_tokenizer()
+    _, tokenizer = tiny.build()
     text = "error: no tool 'gét'; there are get\t{}"
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     rendered = tokenizer.apply_chat_template(
