@@ -138,7 +138,9 @@ def easy_and_long_tasks() -> list[Task]:
     """Half are solved by the log's imitator already, half have so many hops that the turns do not suffice."""
     easy = links.tasks("train", 32, 5, hops=(1,))
     hard = links.tasks("train", 32, 6, hops=(4,))
-    return [replace(task, id=f"mixed-{place}") for place, task in enumerate(itertools.chain(*zip(easy, hard, strict=True)))]
+    return [
+        replace(task, id=f"mixed-{place}") for place, task in enumerate(itertools.chain(*zip(easy, hard, strict=True)))
+    ]
 
 
 def unsolvable(task: Task) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from environment import clerk_log
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.hacks.model import small_model
+from sparring.models.small import small_model
 
 
 def build(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
