@@ -1,4 +1,5 @@
-"""The cases: our own, those of people who have not seen the rules, and healthy runs of other recipes. README.md has the format."""
+"""The cases: our own, those of people who have not seen the rules, and healthy runs of other recipes. README.md has the
+format."""
 
 from __future__ import annotations
 

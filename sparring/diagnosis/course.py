@@ -12,8 +12,11 @@ from sparring.diagnosis.observed import Observed
 SURE = 3.0
 LIKELY = 2.0
 """Standard errors."""
-FLAT = 0.1
-"""Share of the range of rewards within which a curve stands still."""
+JUDGE_AFTER = 25
+"""Steps after which a change of the training can be judged; up to twice as many where the curve is noisy."""
+FLAT, EQUIVALENT = 0.12, 1.645
+"""Share of the range of rewards within which a curve stands still, and the standard errors within which it must lie there for
+sure (two one-sided tests at 5 %)."""
 STALL_STEPS = 10
 """Steps that must have passed before anything is said of a curve's course."""
 
@@ -36,7 +39,7 @@ def stands_still(values: Sequence[float], span: float) -> bool:
     if middle < STALL_STEPS // 2:
         return False
     change = difference(values[:middle], values[middle:])
-    return abs(change.value) + LIKELY * change.error < FLAT * span + 1e-9
+    return abs(change.value) + EQUIVALENT * change.error < FLAT * span + 1e-9
 
 
 def reward_span(observed: Observed) -> float:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 
 from sparring.detectors.evidence import Episode, named, shown
-from sparring.diagnosis.course import STALL_STEPS, is_flat, thirds
+from sparring.diagnosis.course import JUDGE_AFTER, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible
 from sparring.diagnosis.registry import symptom
-from sparring.diagnosis.stall import JUDGE_AFTER
 from sparring.findings import Finding, Severity
 from sparring.history import Digest
 from sparring.types import Json, Outcome
@@ -300,9 +299,13 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     rest = [one for task, episodes in tasks.items() if task not in stuck for one in episodes]
     if not 0.1 <= len(stuck) / len(tasks) <= 0.9 or not rest or _success_of(observed, rest) < 0.5:
         return
+    # Who gets on with every call only needs more turns.
+    again = fmean(_repeats(one.digest) > 1 for episodes in stuck.values() for one in episodes)
     called = Counter(call.name for episodes in stuck.values() for one in episodes for call in one.digest.calls)
     usual = Counter(call.name for one in rest for call in one.digest.calls)
     suspects = [name for name in called if called[name] / called.total() > 2 * usual[name] / max(1, usual.total())]
+    if again < 0.5 and not suspects:
+        return
     examples = [one for episodes in stuck.values() for one in episodes]
     yield Finding(
         rule="evaluation.uneven_turns",
@@ -311,6 +314,7 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
         f"{_success_of(observed, rest):.0%} of their episodes.",
         evidence={
             "steps": observed.late_steps, "tasks": list(stuck)[:20], "tools_called_there_above_all": suspects,
+            "ask_the_same_again": round(again, 4),
             "examples": shown(examples),
         },
         change="Mend these tasks, or the tools that they need: read the episodes named here.",
@@ -335,11 +339,15 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         return
     if observed.now("analysis/batch_valid_ratio") > 0.5:
         return
-    settings = (
-        possible(observed.config, {"algorithm.entropy_coef": 0.01})
-        if not observed.config.algorithm.entropy_coef
-        else {}
-    )
+    config = observed.config
+    settings: Mapping[str, Json] = {}
+    advice = "Give it tasks or demonstrations from which it can see better answers."
+    if config.sampling.temperature < 1:
+        settings = possible(config, {"sampling.temperature": 1.0})
+        advice = f"Sample as the policy is: sampling.temperature is {config.sampling.temperature:g}."
+    elif not config.algorithm.entropy_coef:
+        settings = possible(config, {"algorithm.entropy_coef": 0.01})
+        advice += " A bonus for entropy keeps what variety is left."
     yield Finding(
         rule="evaluation.confidently_wrong",
         severity=Severity.WARNING,
@@ -349,8 +357,7 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
             "entropy": round(observed.now("training/entropy"), 4),
             "success": round(observed.success, 4), "examples": shown(observed.late),
         },
-        change="Give it tasks or demonstrations from which it can see better answers; a bonus for entropy keeps what variety "
-        "is left.",
+        change=advice,
         confirm="training/entropy rises, and groups have signal again.",
         step=observed.history.last_step,
         trajectories=named(observed.late),

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparring.detectors.evidence import Estimate
-from sparring.diagnosis.course import SURE, difference
+from sparring.diagnosis.course import JUDGE_AFTER, SURE, difference
 from sparring.diagnosis.observed import LATE_STEPS, Lineage, Observed
 from sparring.diagnosis.proposal import overrides
 from sparring.diagnosis.registry import symptom
-from sparring.diagnosis.stall import JUDGE_AFTER
 from sparring.findings import Finding, Severity
 from sparring.history import History
 from sparring.types import Json

@@ -11,6 +11,7 @@ from statistics import fmean
 from sparring.algorithms.choice import WITHOUT_TRUST_REGION
 from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.course import (
+    JUDGE_AFTER,
     LIKELY,
     STALL_STEPS,
     SURE,
@@ -25,8 +26,6 @@ from sparring.diagnosis.registry import SYMPTOMS, symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
-JUDGE_AFTER = 25
-"""Steps after which a change of the training can be judged; up to twice as many where the curve is noisy."""
 UNPAID_SHARE = 0.05
 """Of the episodes, right by the scorer and unpaid, from which on the reward does not read what the scorer reads."""
 UNPAID_ALL = 0.95

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
 from sparring.detectors.evidence import Episode, named
-from sparring.diagnosis.course import thirds
+from sparring.diagnosis.course import JUDGE_AFTER, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible
 from sparring.diagnosis.registry import symptom
-from sparring.diagnosis.stall import JUDGE_AFTER
 from sparring.findings import Finding, Severity
 from sparring.history import Digest
 from sparring.types import Json

@@ -23,6 +23,7 @@ def config(*overrides: str) -> Config:
         "batch": {"global_batch_size": TASKS, "group_size": MEMBERS},
         "rollout": {"max_steps_off_policy": 0},
         "sampling": {"sampling_max_tokens": 32},
+        "schedule": {"max_epochs": 100},
     }
     return validate(recipe, overrides)
 
@@ -74,7 +75,7 @@ def run(
                 "val/reward/zero_frac": 1 - mean, "val/reward/num_prompts": 48.0,
             }  # fmt: skip
         record = StepRecord(step=step, metrics=told, train=tuple(one for group in groups for one in group))
-        history._steps.append(record)  # noqa: SLF001 - digests are all that a history keeps of trajectories
+        history._steps.append(record)  # pyright: ignore[reportPrivateUsage] - digests are all that is kept of trajectories
     return Observed(config=config(*more), history=history, **observed)
 
 

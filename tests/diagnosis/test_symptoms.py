@@ -37,7 +37,7 @@ def stuck(digest: Digest, step: int) -> Digest:
     """Even tasks use up their turns, and are wrong."""
     if int(digest.task_id.split("-")[1]) % 2:
         return digest
-    return replace(digest, num_turns=5, outcome=Outcome.MAX_TURNS, reward=0.0, score=0.0)
+    return replace(digest, num_turns=5, outcome=Outcome.MAX_TURNS, reward=0.0, score=0.0, calls=(GET, GET))
 
 
 def loops(digest: Digest, step: int) -> Digest:
@@ -90,11 +90,13 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     ),
     "budgets.turn_tokens_in_training": (run(change=cut(8)), {"sampling.sampling_max_tokens"}, Severity.WARNING),
     "budgets.turns_in_training": (
-        run(rises(0.3, 0.6), change=lambda digest, step: replace(digest, outcome=Outcome.MAX_TURNS) if not digest.reward else digest),
+        run(rises(0.3, 0.6), change=lambda digest, step: replace(digest,
+        outcome=Outcome.MAX_TURNS) if not digest.reward else digest),
         {"environment.max_turns"}, Severity.WARNING,
     ),
     "budgets.context_in_training": (
-        run(rises(0.3, 0.6), change=lambda digest, step: replace(digest, outcome=Outcome.MAX_TOKENS) if not digest.reward else digest),
+        run(rises(0.3, 0.6), change=lambda digest, step: replace(digest,
+        outcome=Outcome.MAX_TOKENS) if not digest.reward else digest),
         {"model.max_sequence_length"}, Severity.WARNING,
     ),
     "tools.failing": (
@@ -110,7 +112,7 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         run(hopeless, metrics=lambda step: {"rollout/logprob/nz_mean": -0.02, "training/entropy": 0.01}),
         {"algorithm.entropy_coef"}, Severity.WARNING,
     ),
-    "evaluation.completion": (run(0.15), set(), Severity.NOTE),
+    "evaluation.completion": (run(0.15, **ALREADY, more=["model.trained_weights=full"]), set(), Severity.NOTE),
     "difficulty.calibration": (run(lambda step, task: 0.9 if task % 5 == 0 else 0.02 * step / 20), set(), Severity.NOTE),
     "environment.failures": (
         run(attempts=Attempts(played=960, failed={"infra_error": 40}, detail="no connection")), set(), Severity.WARNING,
@@ -129,7 +131,7 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         ),
         {"rollout.max_steps_off_policy"}, Severity.WARNING,
     ),
-    "system.filtered": (run(0.002, steps=12), {"batch.group_size"}, Severity.WARNING),
+    "system.filtered": (run(0.002, steps=8), {"batch.group_size"}, Severity.WARNING),
     "system.stragglers": (
         run(change=straggles, metrics=lambda step: {"timing_s/rollout": 3.5, "timing_s/step": 4.5}),
         {"rollout.rollout_timeout"}, Severity.WARNING,
