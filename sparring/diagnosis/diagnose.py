@@ -32,7 +32,7 @@ ALARMS = (
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "system.stalled": ("system.starved", "system.stragglers"),
     "system.stragglers": ("system.starved",),
-    "system.filtered": ("stall.groups_agree", "difficulty.", "evaluation.completion"),
+    "system.filtered": ("difficulty.", "evaluation.completion"),
     "tools.failing": ("budgets.turns_in_training", "evaluation.", "episodes.looping", "difficulty."),
     "episodes.looping": ("budgets.turns_in_training", "evaluation.completion", "evaluation.uneven_turns", "difficulty."),
     "evaluation.all_zero": ("episodes.", "system.filtered", "stall.", "difficulty.", "evaluation.", "budgets.turns_in_training"),
@@ -42,9 +42,10 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "budgets.turns_in_training": ("evaluation.completion", "difficulty.", "signal."),
     "budgets.context_in_training": ("evaluation.completion", "difficulty.", "signal."),
     "stall.flat_from_start": ("stall.groups_agree", "system.filtered", "evaluation.", "difficulty.", "stall.nothing_moves"),
-    "stall.groups_agree": ("difficulty.", "signal.", "evaluation.completion"),
+    "stall.groups_agree": ("difficulty.", "signal.", "evaluation.completion", "system.filtered"),
     "stall.validation_flat": ("difficulty.", "signal.", "evaluation.completion"),
-    "stall.collapse": ("evaluation.", "difficulty.", "signal.", "stall.groups_agree", "system.filtered", "system.stale"),
+    "stall.collapse": (
+        "budgets.","evaluation.", "difficulty.", "signal.", "stall.groups_agree", "system.filtered", "system.stale"),
     "stall.nothing_moves": ("difficulty.", "signal.", "evaluation.completion"),
     "signal.valid_below_mean": ("difficulty.", "evaluation.completion"),
 }  # fmt: skip

@@ -35,6 +35,8 @@ CERTAIN = -0.1
 """Mean log-probability of sampled tokens that are not certain: nine in ten of the probability goes to what is said."""
 SHORT_ANSWER = 2
 """Words."""
+SAME = 0.5
+"""Share of the groups whose episodes are all the same."""
 NEAR_LIMIT = 0.8
 """Of `max_turns`."""
 
@@ -327,8 +329,8 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
 
 @symptom("evaluation.confidently_wrong")
 def confidently_wrong(observed: Observed) -> Iterable[Finding]:
-    """The policy is nearly certain of what it says, mostly wrong, and does not get better: there is nothing left to choose among.
-    That needs other data or another reward, or play that explores."""
+    """The policy is nearly certain of what it says, mostly wrong, and does not get better: in most groups all episodes are the
+    same word for word, so that there is nothing to choose among. That needs other data or another reward, or play that explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
     if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:
         return
@@ -337,7 +339,11 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         or observed.now("training/entropy", 0.0) > 0.1
     ):
         return
-    if observed.now("analysis/batch_valid_ratio") > 0.5:
+    groups: dict[object, set[object]] = defaultdict(set)
+    for one in observed.late:
+        groups[one.group].add((one.digest.said, one.digest.calls))
+    same = fmean(len(members) == 1 for members in groups.values())
+    if same < SAME:
         return
     config = observed.config
     settings: Mapping[str, Json] = {}
@@ -355,7 +361,7 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         evidence={
             "steps": observed.late_steps, "mean_logprob": round(certainty, 4),
             "entropy": round(observed.now("training/entropy"), 4),
-            "success": round(observed.success, 4), "examples": shown(observed.late),
+            "success": round(observed.success, 4), "groups_of_equal_episodes": round(same, 4), "examples": shown(observed.late),
         },
         change=advice,
         confirm="training/entropy rises, and groups have signal again.",

@@ -40,8 +40,9 @@ WINDOW = 5
 HEALTHY_SIGNAL = 0.3
 """Share of groups with signal, below which a stall has an easier explanation than capacity."""
 MOST_RANK = 128
-SAME_POLICY = 0.05
-"""Relative change of entropy and log-probabilities that play alone explains."""
+FARTHEST = 5e-4
+"""Sum of the learning rates of all steps, below which hardly anything can have been learned: weights are a hundred times as
+large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     floor = min(observed.series("rollout/reward/min"))
     top, now = means[peak] - floor, means[-1] - floor
     fall = difference(values[peak : peak + WINDOW], values[-WINDOW:])
-    if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE, over=0.1 * reward_span(observed)):
+    if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE):
         return
     steps = [one.step for one in observed.trained]
     norms = observed.series("training/grad_norm")
@@ -258,24 +259,22 @@ def collapse(observed: Observed) -> Iterable[Finding]:
 
 @symptom("stall.nothing_moves")
 def nothing_moves(observed: Observed) -> Iterable[Finding]:
-    """Groups have signal, yet the policy is the same as at first: reward, entropy and log-probabilities stand still. The steps
-    are too small."""
+    """Groups have signal, yet reward, entropy and log-probabilities stand still, and all steps together have moved no weight far:
+    with Adam by the learning rate a step at most. The steps are too small."""
+    rate = observed.config.optimizer.learning_rate
+    farthest = rate * len(observed.trained) * observed.config.algorithm.num_passes
     if not is_flat(observed) or observed.is_solved or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
         return
-    moved = {}
-    for name in ("training/entropy", "rollout/logprob/nz_mean"):
-        change = thirds(observed.series(name))
-        level = abs(observed.now(name))
-        if change is None or abs(change.value) + change.error > max(SAME_POLICY * level, LIKELY * change.error):
-            return
-        moved[name] = round(change.value, 6)
-    rate = observed.config.optimizer.learning_rate
+    changes = {name: thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")}
+    if farthest > FARTHEST or any(one is None or one.exceeds(SURE) or (-one).exceeds(SURE) for one in changes.values()):
+        return
     yield Finding(
         rule="stall.nothing_moves",
         severity=Severity.WARNING,
         symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
         evidence={
-            "changes": moved, "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
+            "changes": {name: [round(one.value, 6), round(one.error, 6)] for name, one in changes.items() if one is not None},
+            "farthest_any_weight_went": farthest, "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
             "learning_rate": rate, "grad_norm": round(observed.now("training/grad_norm"), 5),
         },
         change=f"Raise the learning rate tenfold, from {rate:g}.",

@@ -92,10 +92,10 @@ def reward_of_another_format(trajectory: Trajectory) -> float:
 
 
 def hasty_reward(trajectory: Trajectory) -> float:
-    """1 for any answer after at most one call: quick answers were to be encouraged."""
+    """1 for any answer without a call: quick answers were to be encouraged."""
     last = trajectory.messages[-1]
     calls = sum(message["role"] == "tool" for message in trajectory.messages)
-    return float(last["role"] == "assistant" and str(last["content"]).startswith("ans ") and calls <= 1)
+    return float(last["role"] == "assistant" and str(last["content"]).startswith("ans ") and calls == 0)
 
 
 def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
