@@ -107,9 +107,9 @@ def diagnosed(run: str, observed: Observed) -> Diagnosis:
         if one.severity is severity
     }
     everything = sorted([*own, *heard.values()], key=lambda one: ORDER.index(one.severity))
-    silenced = [Silenced(finding=one, by=by.rule) for one in everything if (by := _cause(one, everything)) is not None]
-    left_out = {id(one.finding) for one in silenced}
-    findings = tuple(one for one in everything if id(one) not in left_out)
+    silenced = _silenced(everything)
+    left_out = [one.finding for one in silenced]
+    findings = tuple(one for one in everything if all(one is not other for other in left_out))
     state, headline = _verdict(run, observed, findings)
     return Diagnosis(
         run=run, step=observed.history.last_step if observed.history.steps else 0, state=state, headline=headline,
@@ -125,12 +125,22 @@ def _detected(observed: Observed) -> list[Finding]:
     return [finding for name, one in DETECTORS.items() if name not in off for finding in one.rule(observed.history)]
 
 
-def _cause(finding: Finding, everything: Sequence[Finding]) -> Finding | None:
-    """The finding that explains this one and is explained by none itself; never a lighter one a heavier one."""
-    for other in everything:
-        if other is not finding and _explains(other, finding):
-            return _cause(other, [one for one in everything if one is not finding]) or other
-    return None
+def _silenced(everything: Sequence[Finding]) -> tuple[Silenced, ...]:
+    """What others explain, with the first cause of each. Of two that explain each other the heavier, or the first, stays."""
+    causes: dict[int, Finding] = {}
+    for finding in reversed(everything):
+        cause = next(
+            (one for one in everything if one is not finding and id(one) not in causes and _explains(one, finding)),
+            None,
+        )
+        if cause is not None:
+            causes[id(finding)] = cause
+
+    def first(finding: Finding) -> Finding:
+        cause = causes.get(id(finding))
+        return finding if cause is None else first(cause)
+
+    return tuple(Silenced(finding=one, by=first(one).rule) for one in everything if id(one) in causes)
 
 
 def _explains(cause: Finding, finding: Finding) -> bool:
