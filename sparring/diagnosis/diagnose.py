@@ -37,11 +37,15 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "episodes.looping": ("budgets.turns_in_training", "evaluation.completion", "evaluation.uneven_turns", "difficulty."),
     "evaluation.all_zero": ("episodes.", "system.filtered", "stall.", "difficulty.", "evaluation.", "budgets.turns_in_training"),
     "evaluation.uneven_turns": ("budgets.turns_in_training", "difficulty."),
-    "evaluation.confidently_wrong": ("evaluation.completion", "stall.groups_agree", "system.filtered", "difficulty."),
+    "evaluation.confidently_wrong": (
+        "evaluation.completion", "stall.groups_agree", "stall.flat_from_start", "system.filtered", "difficulty.",
+    ),
     "budgets.turn_tokens_in_training": ("evaluation.completion", "difficulty.", "signal."),
     "budgets.turns_in_training": ("evaluation.completion", "difficulty.", "signal."),
     "budgets.context_in_training": ("evaluation.completion", "difficulty.", "signal."),
-    "stall.flat_from_start": ("stall.groups_agree", "system.filtered", "evaluation.", "difficulty.", "stall.nothing_moves"),
+    "stall.flat_from_start": (
+        "stall.groups_agree", "system.filtered", "evaluation.all_zero", "evaluation.completion", "difficulty.", "stall.nothing_moves",
+    ),
     "stall.groups_agree": ("difficulty.", "signal.", "evaluation.completion", "system.filtered"),
     "stall.validation_flat": ("difficulty.", "signal.", "evaluation.completion"),
     "stall.collapse": (

@@ -330,7 +330,8 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
 @symptom("evaluation.confidently_wrong")
 def confidently_wrong(observed: Observed) -> Iterable[Finding]:
     """The policy is nearly certain of what it says, mostly wrong, and does not get better: in most groups all episodes are the
-    same word for word, so that there is nothing to choose among. That needs other data or another reward, or play that explores."""
+    same word for word, so that there is nothing to choose among. That needs other data or another reward, or play that
+    explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
     if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:
         return

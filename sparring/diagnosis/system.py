@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
 from sparring.detectors.evidence import Episode, named
 from sparring.diagnosis.course import JUDGE_AFTER, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible
+from sparring.diagnosis.proposal import possible, value_of
 from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 from sparring.history import Digest
@@ -225,8 +224,7 @@ def filtered(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.stragglers")
 def stragglers(observed: Observed) -> Iterable[Finding]:
-    """Steps wait for a few episodes whose environment takes more than five times the usual time, for two fifths of the play or
-    more."""
+    """Two fifths of a step or more are waiting for a few episodes whose environment takes more than five times the usual time."""
     waited: list[float] = []
     slow: list[Episode] = []
     for record in observed.trained[-LATE_STEPS:]:
@@ -237,36 +235,36 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
         many = spent[int(0.8 * (len(spent) - 1))][0]
         # A fifth of the episodes that are slow are no stragglers: then the world is slow.
         is_late = longest > LATE_FACTOR * usual + SHORT_SECONDS and many < longest / 2
-        waited.append((longest - usual) / max(1e-9, record.metrics["timing_s/rollout"]) if is_late else 0.0)
+        # Of what the last one takes longer, what learning did wait for: the rest went on beside it.
+        share = min(longest - usual, record.metrics["timing_s/rollout"]) / max(1e-9, record.metrics["timing_s/step"])
+        waited.append(share if is_late else 0.0)
         names = {name for seconds, name in spent if is_late and seconds > longest / 2}
         slow += [Episode((record.step, one.task_id), one) for one in record.train if one.id in names]
     if len(waited) < 3 or median(waited) < STRAGGLING:
         return
-    usual_seconds = sorted(one.digest.seconds for one in observed.late)[int(0.95 * (len(observed.late) - 1))]
-    worst = max(one.digest.seconds for one in slow)
-    normal = sorted(one.digest.seconds for one in observed.late if one not in slow)
-    proposed = max(1.0, math.ceil(20 * (normal[-1] if normal else usual_seconds)) / 10)
-    settings = possible(observed.config, {"rollout.rollout_timeout": proposed}) if proposed < worst else {}
+    config = observed.config
+    window = config.batch.global_batch_size
+    allowed = max(2, config.rollout.max_steps_off_policy)
+    settings: dict[str, Json] = {"rollout.max_steps_off_policy": allowed, "rollout.staleness_window": window}
+    settings = {key: value for key, value in settings.items() if value_of(config, key) != value}
     yield Finding(
         rule="system.stragglers",
         severity=Severity.WARNING,
-        symptom=f"steps wait {median(waited):.0%} of their play for {len(slow) / len(waited):.1f} episodes each whose "
-        "environment is slow.",
+        symptom=f"{median(waited):.0%} of a step is waiting for {len(slow) / len(waited):.1f} episodes whose environment is "
+        f"slow.",
         evidence={
-            "steps": observed.late_steps, "share_of_play": round(median(waited), 4), "slow_episode_seconds": round(worst, 2),
-            "other_episodes_seconds": round(normal[-1], 2) if normal else None,
+            "steps": observed.late_steps, "share_of_step": round(median(waited), 4),
+            "their_environment_seconds": round(max(_world_seconds(one.digest) for one in slow), 2),
+            "usual_environment_seconds": round(median(_world_seconds(one.digest) for one in observed.late), 3),
             "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
             "tasks": sorted({one.digest.task_id for one in slow})[:10],
         },
-        change=f"End an episode after {proposed:g} s and play it again (rollout.rollout_timeout), until the tools named in the "
-        "episodes are "
-        "mended."
-        if settings
-        else "Find out what these episodes wait for, and bound it in the tool itself.",
-        confirm="timing_s/rollout falls to that of the other steps.",
+        change="Find out what these episodes wait for, and bound it in the tool. Until then let other groups overtake them, with "
+        f"tokens at most {allowed} steps old.",
+        confirm="timing_s/rollout takes a smaller share of timing_s/step.",
         step=observed.history.last_step,
         trajectories=named(slow),
-        settings=settings,
+        settings=possible(config, settings),
         confirm_after=5,
     )  # fmt: skip
 
@@ -290,7 +288,7 @@ def starved(observed: Observed) -> Iterable[Finding]:
     usual = median(_world_seconds(one) for one in played)
     if share < STARVED or usual < SHORT_SECONDS or not (world > 0.5 * total or usual > 0.25 * waiting / len(record)):
         return
-    is_narrow = slots < episodes and in_play > 0.7 * slots
+    is_narrow = slots < episodes and in_play > 0.4 * slots
     if is_narrow:
         settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 4 * slots)})
         change = f"Play more episodes side by side: {slots} slots are full, and a step has {episodes} episodes."

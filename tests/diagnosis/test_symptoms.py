@@ -76,14 +76,15 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     "stall.collapse": (
         run(falls, steps=30, more=["rollout.max_steps_off_policy=3"]), {"rollout.max_steps_off_policy"}, Severity.ERROR,
     ),
-    "stall.nothing_moves": (run(0.4), {"optimizer.learning_rate"}, Severity.WARNING),
+    "stall.nothing_moves": (run(0.4, seed=3, more=["optimizer.learning_rate=1e-5"]), {"optimizer.learning_rate"},
+    Severity.WARNING),
     "stall.capacity": (
         run(lambda step, task: 0.3 if step < 5 else 0.6, steps=40, **ALREADY), {"model.lora_rank", "model.lora_alpha"},
         Severity.WARNING,
     ),
     "signal.valid_below_mean": (
         run(
-            lambda step, task: 0.5 if step < 7 else 1.0 if task % 2 else 0.15, steps=24, num_tasks=10_000,
+            lambda step, task: 0.5 if step < 7 else 1.0 if task % 2 else 0.4, steps=30, num_tasks=10_000,
             metrics=lambda step: {"training/entropy": 0.5 / step},
         ),
         {"batch.refill_groups"}, Severity.WARNING,
@@ -113,7 +114,8 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         {"algorithm.entropy_coef"}, Severity.WARNING,
     ),
     "evaluation.completion": (run(0.15, **ALREADY, more=["model.trained_weights=full"]), set(), Severity.NOTE),
-    "difficulty.calibration": (run(lambda step, task: 0.9 if task % 5 == 0 else 0.02 * step / 20), set(), Severity.NOTE),
+    "difficulty.calibration": (run(lambda step, task: rises(0.1, 1.0)(step, task) if task % 5 < 2 else 0.0), set(),
+    Severity.NOTE),
     "environment.failures": (
         run(attempts=Attempts(played=960, failed={"infra_error": 40}, detail="no connection")), set(), Severity.WARNING,
     ),
@@ -134,7 +136,7 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     "system.filtered": (run(0.002, steps=8), {"batch.group_size"}, Severity.WARNING),
     "system.stragglers": (
         run(change=straggles, metrics=lambda step: {"timing_s/rollout": 3.5, "timing_s/step": 4.5}),
-        {"rollout.rollout_timeout"}, Severity.WARNING,
+        {"rollout.max_steps_off_policy", "rollout.staleness_window"}, Severity.WARNING,
     ),
     "system.starved": (
         run(
