@@ -34,7 +34,10 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "system.stragglers": ("system.starved",),
     "system.filtered": ("difficulty.", "evaluation.completion"),
     "tools.failing": ("budgets.turns_in_training", "evaluation.", "episodes.looping", "difficulty."),
-    "episodes.looping": ("budgets.turns_in_training", "evaluation.completion", "evaluation.uneven_turns", "difficulty."),
+    "episodes.looping": (
+        "system.filtered", "stall.groups_agree", "budgets.turns_in_training", "evaluation.completion", "evaluation.uneven_turns",
+        "difficulty.",
+    ),
     "evaluation.all_zero": ("episodes.", "system.filtered", "stall.", "difficulty.", "evaluation.", "budgets.turns_in_training"),
     "evaluation.uneven_turns": ("budgets.turns_in_training", "difficulty."),
     "evaluation.confidently_wrong": (
@@ -44,7 +47,8 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "budgets.turns_in_training": ("evaluation.completion", "difficulty.", "signal."),
     "budgets.context_in_training": ("evaluation.completion", "difficulty.", "signal."),
     "stall.flat_from_start": (
-        "stall.groups_agree", "system.filtered", "evaluation.all_zero", "evaluation.completion", "difficulty.", "stall.nothing_moves",
+        "stall.groups_agree", "system.filtered", "evaluation.all_zero", "evaluation.completion", "difficulty.",
+        "stall.nothing_moves",
     ),
     "stall.groups_agree": ("difficulty.", "signal.", "evaluation.completion", "system.filtered"),
     "stall.validation_flat": ("difficulty.", "signal.", "evaluation.completion"),

@@ -290,7 +290,7 @@ def starved(observed: Observed) -> Iterable[Finding]:
         return
     is_narrow = slots < episodes and in_play > 0.4 * slots
     if is_narrow:
-        settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 4 * slots)})
+        settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 16 * slots)})
         change = f"Play more episodes side by side: {slots} slots are full, and a step has {episodes} episodes."
     elif config.rollout.max_steps_off_policy == 0:
         settings = possible(config, {"rollout.max_steps_off_policy": 1})
