@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any, Generic, TypeVar
 
 from sparring.types import Json
+
+Seen = TypeVar("Seen")
+"""What a rule looks at."""
 
 
 class Severity(StrEnum):
@@ -37,10 +42,55 @@ class Finding:
     trajectories: tuple[str, ...] = ()
     """Of the same: ids of some trajectories that show it."""
 
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    """The change as settings, by key path: what `sparring runs branch` takes as KEY=VALUE. Empty where no setting mends it."""
+    confirm_after: int | None = None
+    """Steps of training after which the change can be judged."""
+
     def as_json(self) -> dict[str, Json]:
-        """Without `step` and `trajectories` where no step was trained."""
+        """Without the fields that do not apply: `step` and `trajectories` where no step was trained, an empty change."""
         content = asdict(self)
-        return content if self.step is not None else {k: v for k, v in content.items() if k not in _OF_TRAINING}
+        if self.step is None:
+            del content["step"], content["trajectories"]
+        if not self.settings:
+            del content["settings"]
+        if self.confirm_after is None:
+            del content["confirm_after"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Finding:
+        """Of `as_json`. Raises LookupError, TypeError or ValueError for what is none."""
+        return cls(
+            rule=content["rule"], severity=Severity(content["severity"]), symptom=content["symptom"],
+            evidence=content["evidence"], change=content["change"], confirm=content["confirm"], step=content.get("step"),
+            trajectories=tuple(content.get("trajectories", ())), settings=content.get("settings", {}),
+            confirm_after=content.get("confirm_after"),
+        )  # fmt: skip
 
 
-_OF_TRAINING = ("step", "trajectories")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[Seen]):
+    """A pure function to findings, with its name."""
+
+    name: str
+    """`family.rule`"""
+    rule: Callable[[Seen], Iterable[Finding]]
+
+    @property
+    def meaning(self) -> str:
+        """What it looks at: the function's docstring."""
+        return inspect.getdoc(self.rule) or ""
+
+
+def register(
+    rules: dict[str, Rule[Seen]], name: str
+) -> Callable[[Callable[[Seen], Iterable[Finding]]], Callable[[Seen], Iterable[Finding]]]:
+    """A decorator that adds a function to `rules`, in the order in which they speak."""
+
+    def registered(rule: Callable[[Seen], Iterable[Finding]]) -> Callable[[Seen], Iterable[Finding]]:
+        assert name not in rules, f"two rules are called {name}"
+        rules[name] = Rule(name=name, rule=rule)
+        return rule
+
+    return registered

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from sparring.errors import DataError
 from sparring.tracking.stored import read_trajectories, rows
-from sparring.types import Json, Outcome, Trajectory
+from sparring.types import Json, Outcome, StopReason, Trajectory
 
 FIRST_STEPS, LAST_STEPS = 8, 24
 """Steps from the start and up to now whose digests are kept; in between only metrics are."""
@@ -57,6 +57,12 @@ class Digest:
     score_parts: Mapping[str, float]
     temperature: float | None
     """None of an episode without turns."""
+    seconds: float = 0.0
+    """From its begin to its end, the environment's and the policy's."""
+    policy_seconds: float = 0.0
+    """Of these, in which the policy was asked."""
+    num_cut: int = 0
+    """Turns that ended at the token limit."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Digest | None:
@@ -83,6 +89,9 @@ class Digest:
             score=trajectory.score,
             score_parts=trajectory.score_parts,
             temperature=trajectory.turns[0].sampling.temperature if trajectory.turns else None,
+            seconds=trajectory.seconds,
+            policy_seconds=sum(turn.seconds for turn in trajectory.turns),
+            num_cut=sum(turn.stop_reason is StopReason.LENGTH for turn in trajectory.turns),
         )
 
 
@@ -148,17 +157,38 @@ def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Traje
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise DataError(f"{run} has no metrics.jsonl, so it is no run that trained; name one that did.")
-    metrics: dict[int, dict[str, float]] = {}
-    for _, row in rows(path):
-        metrics.setdefault(row["step"], {}).update(row["metrics"])
+    metrics = _metrics(path)
     for step in sorted(metrics):
-        train, validation = (run / "trajectories" / f"{split}-{step}.jsonl" for split in ("train", "validation"))
-        yield (
-            step,
-            metrics[step],
-            read_trajectories(train) if train.is_file() else [],
-            read_trajectories(validation) if validation.is_file() else [],
-        )
+        yield step, metrics[step], _played(run, "train", step), _played(run, "validation", step)
+
+
+def read_history(run: Path, *, success_threshold: float = 1.0) -> History:
+    """The history of a stored run, or of one under way, up to now; nothing of a run without metrics.jsonl. Episodes of steps
+    that it keeps no digests of are not read. Raises DataError for damaged files."""
+    history, path = History(success_threshold=success_threshold), run / "metrics.jsonl"
+    metrics = _metrics(path) if path.is_file() else {}
+    for place, step in enumerate(sorted(metrics)):
+        is_kept = place < FIRST_STEPS or place >= len(metrics) - LAST_STEPS
+        train, validation = (_played(run, split, step) if is_kept else [] for split in ("train", "validation"))
+        history.add(step, metrics=metrics[step], train=train, validation=validation)
+    return history
+
+
+def _metrics(path: Path) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    last = -1
+    for _, row in rows(path, is_growing=True):
+        step = row["step"]
+        if step < last:  # played again from a checkpoint: what came after it the first time is forgotten
+            found = {at: numbers for at, numbers in found.items() if at < step}
+        last = step
+        found.setdefault(step, {}).update(row["metrics"])
+    return found
+
+
+def _played(run: Path, split: str, step: int) -> list[Trajectory]:
+    path = run / "trajectories" / f"{split}-{step}.jsonl"
+    return read_trajectories(path) if path.is_file() else []
 
 
 def _digests(trajectories: Iterable[Trajectory]) -> tuple[Digest, ...]:

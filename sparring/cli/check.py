@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.cli.tables import evidence_lines
 from sparring.errors import GateError
 from sparring.findings import Severity
 from sparring.tracking import Console
@@ -73,7 +72,11 @@ def check(
 
 def _show_findings(report: CheckReport) -> None:
     rows = [
-        [finding.severity.value, f"{finding.rule}: {finding.symptom}\n{_shown(finding.evidence)}", finding.change]
+        [
+            finding.severity.value,
+            f"{finding.rule}: {finding.symptom}\n{evidence_lines(finding.evidence)}",
+            finding.change,
+        ]
         for finding in report.findings
     ]
     if rows:
@@ -84,9 +87,3 @@ def _show_findings(report: CheckReport) -> None:
     decided = sum(one.state == "decided" for one in report.checked)
     counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
     say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")
-
-
-def _shown(evidence: Mapping[str, Any]) -> str:
-    """Evidence for a cell of a table; the JSON document has all of it."""
-    lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
-    return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)

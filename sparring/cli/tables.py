@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sparring.cli.command import say
 from sparring.tracking import Console
@@ -25,3 +26,9 @@ def show_evaluations(
             console.table(*table)
     for line in notes(evaluations, comparisons):
         say(line)
+
+
+def evidence_lines(evidence: Mapping[str, Any]) -> str:
+    """Evidence for a cell of a table; the JSON document has all of it."""
+    lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
+    return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)

@@ -69,7 +69,7 @@ def train(
     if resume is not None:
         if recipe is not None:
             changes.insert(0, recipe)
-        _resume(run_path(resume), changes, name=name, dry_run=dry_run, supervise=supervise, as_json=as_json)
+        resume_training(run_path(resume), changes, name=name, dry_run=dry_run, supervise=supervise, as_json=as_json)
         return
     if recipe is None:
         raise UsageError(
@@ -107,8 +107,14 @@ def _supervise(begin: Sequence[str], changes: Sequence[str], *, as_json: bool) -
     raise typer.Exit(supervisor.run())
 
 
-def _resume(
-    run: Path, changes: Sequence[str], *, name: str | None, dry_run: bool, supervise: bool, as_json: bool
+def resume_training(
+    run: Path,
+    changes: Sequence[str],
+    *,
+    name: str | None = None,
+    dry_run: bool = False,
+    supervise: bool = True,
+    as_json: bool = False,
 ) -> None:
     folder = RunFolder(run)
     if name is not None:

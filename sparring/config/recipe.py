@@ -103,11 +103,16 @@ def resolved_toml(config: Config) -> str:
 
     Defaults stay out: written down they would count as given, and be refused where nothing reads them.
     """
-    tables = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    return tomli_w.dumps(tables(config))
+
+
+def tables(config: Config) -> dict[str, Any]:
+    """What recipe and overrides say, as `validate` takes it."""
+    given = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for section in ("environment", "algorithm"):
-        if "options" in tables.get(section, {}):  # TOML has dates and infinities, JSON has not
-            tables[section]["options"] = copy.deepcopy(dict(getattr(config, section).options))
-    return tomli_w.dumps(tables)
+        if "options" in given.get(section, {}):  # TOML has dates and infinities, JSON has not
+            given[section]["options"] = copy.deepcopy(dict(getattr(config, section).options))
+    return given
 
 
 def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: Config) -> list[tuple[str, Any, str]]:

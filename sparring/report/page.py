@@ -10,9 +10,12 @@ from pathlib import Path
 from statistics import fmean
 
 from sparring.config import resolved_toml
+from sparring.diagnosis import SYMPTOMS, diagnose
+from sparring.diagnosis.proposal import overrides
 from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
+from sparring.findings import Finding
 from sparring.pages import asset, data_element, document, finding_article, text
 from sparring.report.cost import cost_section
 from sparring.report.curves import charts, legend, numbered_findings, svg
@@ -76,9 +79,11 @@ def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, f
     sections = [
         _head(record),
         _verdict_section(said),
-        '<nav aria-label="Parts"><a href="#findings">Findings</a> <a href="#tasks">Tasks</a> <a href="#curves">Curves</a> '
+        '<nav aria-label="Parts"><a href="#diagnosis">Diagnosis</a> <a href="#findings">Findings</a> <a href="#tasks">Tasks</a> '
+        '<a href="#curves">Curves</a> '
         '<a href="#budgets">Budgets</a> <a href="#cost">Tokens and cost</a> <a href="#episodes">Episodes</a> '
         '<a href="#settings">Settings</a></nav>',
+        _diagnosis_section(record, ids),
         _findings_section(record, ids),
         _tasks_section(said),
         _curves_section(record),
@@ -198,6 +203,26 @@ def _bar(name: str, success: Interval) -> str:
         f'<line class="interval" x1="{low:.1f}" x2="{high:.1f}" y1="24" y2="24"/>'
         f'<circle class="mean" cx="{mean:.1f}" cy="24" r="5"/></svg>'
     )
+
+
+def _diagnosis_section(record: Record, ids: set[str]) -> str:
+    """What to change first; nothing of a run that was not trained."""
+    if not record.config.is_trainable:
+        return ""
+    found = diagnose(record.path)
+    articles = [
+        finding_article(finding, more=_links(finding, ids))
+        for finding in found.findings
+        if finding.rule in SYMPTOMS
+    ]  # fmt: skip
+    return f'<section id="diagnosis"><h2>Diagnosis</h2><p>{text(found.headline)}</p>{"".join(articles)}</section>'
+
+
+def _links(finding: Finding, ids: set[str]) -> str:
+    links = " ".join(_episode_link(one, ids) for one in finding.trajectories[:MOST_EPISODES])
+    settings = " ".join(overrides(finding.settings))
+    shown = f"<p><code>sparring runs branch RUN {text(settings)}</code></p>" if settings else ""
+    return shown + (f'<p class="faint">Episodes: {links}.</p>\n' if links else "")
 
 
 def _findings_section(record: Record, ids: set[str]) -> str:

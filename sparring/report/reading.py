@@ -14,7 +14,7 @@ from sparring.config import Config
 from sparring.errors import DataError
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report
-from sparring.findings import Finding, Severity
+from sparring.findings import Finding
 from sparring.tracking import RunFolder
 from sparring.tracking.run_folder import MANIFEST, VOCABULARY
 from sparring.tracking.stored import rows
@@ -120,11 +120,7 @@ def _metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
 def _findings(path: Path) -> Iterator[Finding]:
     for where, row in rows(path, is_growing=True) if path.is_file() else ():
         try:
-            yield Finding(
-                rule=row["rule"], severity=Severity(row["severity"]), symptom=row["symptom"], evidence=row["evidence"],
-                change=row["change"], confirm=row["confirm"], step=row.get("step"),
-                trajectories=tuple(row.get("trajectories", ())),
-            )  # fmt: skip
+            yield Finding.from_json(row)
         except (LookupError, TypeError, ValueError) as error:
             raise DataError(f"{where}: {error!r}; this is no finding as `sparring` writes them.") from error
 

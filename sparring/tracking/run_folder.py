@@ -125,6 +125,25 @@ class RunFolder:
             for finding in (one for report in reports for one in report["findings"]):
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
+    def record_origin(
+        self, parent: Path, step: int, changes: Mapping[str, tuple[Json, Json]], files: Sequence[str]
+    ) -> None:
+        """Note in the manifest which run this one was branched from, at which step, and what differs."""
+        manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        manifest["origin"] = {
+            "run": str(parent), "step": step, "changes": {key: list(values) for key, values in changes.items()},
+            "files": list(files),
+        }  # fmt: skip
+        _write_json(self.path / MANIFEST, manifest)
+
+    def origin(self) -> Mapping[str, Any] | None:
+        """What `record_origin` noted; None of a run that was not branched. Raises DataError for a damaged manifest."""
+        path = self.path / MANIFEST
+        try:
+            return json.loads(path.read_text("utf-8")).get("origin") if path.exists() else None
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"{path} is no JSON object ({error}); restore it, or name another run.") from error
+
     def _record_inputs(self) -> None:
         # The run's own copies are those of the recipe, which are listed.
         own = str(self.path.resolve()) + os.sep

@@ -1,0 +1,227 @@
+"""Does `sparring diagnose` name what is wrong with a run, keep quiet on healthy ones, and does its change help?
+
+    python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
+
+Trains every case, one after the other, and diagnoses the stored run; where a fault was planted it is branched with the proposed
+change, trained on, and diagnosed again. With --runs the runs are kept, and those that are there already are not trained again;
+--stored leaves out the cases that are not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.diagnosis.cases import ROOT, Case, all_cases
+from benchmarks.report import report
+from sparring.diagnosis import Diagnosis, diagnose
+from sparring.diagnosis.proposal import overrides
+from sparring.findings import Finding, Severity
+from sparring.tracking import RunFolder
+
+WARM = "warm"
+"""As `model.name`: a model that imitates the log of the recipe beside it, trained once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was said of a case, and of the run that took the change."""
+
+    case: Case
+    found: Diagnosis
+    after: Diagnosis | None
+    """None of healthy runs, and where nothing was named."""
+
+    @property
+    def first(self) -> Finding | None:
+        """What a person would act on; of a case that shows what is only a note, that note."""
+        named = next((one for one in self.found.findings if one.rule in self.case.shows), None)
+        if named is not None and named.severity is Severity.NOTE and self.found.first is None:
+            return named
+        return self.found.first
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the finding to act on first has a right name."""
+        return self.first is not None and self.first.rule in self.case.shows
+
+    @property
+    def is_right_change(self) -> bool:
+        """Whether it sets what a right change sets; words alone where code must be mended."""
+        if not self.is_named or self.first is None:
+            return False
+        return bool(set(self.first.settings) & self.case.changes) if self.case.changes else not self.first.settings
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the symptom is not found any more after the change."""
+        return self.after is not None and self.first is not None and self.first.rule not in {
+            one.rule for one in (*self.after.findings, *(silent.finding for silent in self.after.silenced))
+        }  # fmt: skip
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [one for one in self.found.findings if one.severity is Severity.ERROR]
+
+
+def sparring(*arguments: str) -> None:
+    """Run a command in a process of its own: recipes bring modules of the same names. Raises CalledProcessError."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
+    subprocess.run(
+        [sys.executable, "-m", "sparring", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
+    )
+
+
+def warm_model(case: Case, runs: Path) -> list[str]:
+    """The override that names the warm-started model of a case's folder, made where it is not there; none without one."""
+    recipe = case.recipe.parent / "warm.toml"
+    if not recipe.is_file():
+        return []
+    name = f"{WARM}-{case.recipe.parent.name}"
+    model = runs / f"{name}-model"
+    if not model.is_dir():
+        print(f"training {name}", file=sys.stderr, flush=True)
+        if not RunFolder.is_run(runs / name):
+            sparring("train", str(recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={name}")
+        sparring("export", str(runs / name), str(model), "--merge")
+    return [f"model.name={model}"]
+
+
+def trained(case: Case, runs: Path) -> Path:
+    """The run of a case, trained unless it is there."""
+    run = runs / case.run_name
+    if not RunFolder.is_run(run):
+        print(f"training {case.name}", file=sys.stderr, flush=True)
+        sparring(
+            "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={case.run_name}",
+            *warm_model(case, runs), *case.overrides,
+        )  # fmt: skip
+    _refuse_unfinished(run)
+    return run
+
+
+def branched(case: Case, run: Path, first: Finding) -> Path:
+    """The run with the proposed change, or with what mends the code, trained unless it is there."""
+    child = run.with_name(f"{run.name}-changed")
+    if RunFolder.is_run(child):
+        _refuse_unfinished(child)
+        return child
+    print(f"branching {case.name}: {first.rule}", file=sys.stderr, flush=True)
+    changes = overrides(first.settings) or list(case.mend)
+    start = RunFolder(run).status()["step"] if case.branch_from is None else case.branch_from
+    origin = [] if case.branch_from is None else ["--from", str(case.branch_from)]
+    sparring(
+        "runs", "branch", str(run), *origin, "--name", child.name, *changes,
+        f"schedule.max_steps={start + case.more_steps}",
+    )  # fmt: skip
+    return child
+
+
+def _refuse_unfinished(run: Path) -> None:
+    status = RunFolder(run).status().get("status")
+    if status not in ("completed", "stopped"):
+        raise SystemExit(f"{run} is {status}, so its curve is not whole; wait for it, or delete it to train it anew.")
+
+
+def measured(case: Case, runs: Path, *, stored: bool) -> Measured:
+    run = trained(case, runs)
+    found = diagnose(run)
+    one = Measured(case=case, found=found, after=None)
+    first = one.first
+    if not one.is_named or first is None or not (first.settings or case.mend):
+        return one
+    if stored and not RunFolder.is_run(run.with_name(f"{run.name}-changed")):
+        return one
+    return Measured(case=case, found=found, after=diagnose(branched(case, run, first)))
+
+
+def planted_row(one: Measured) -> dict[str, Any]:
+    first = one.first
+    judged = next((two for two in one.after.findings if two.rule == "change.judged"), None) if one.after else None
+    return {
+        "case": one.case.name,
+        "named": "nothing" if first is None else f"{first.severity.value} {first.rule}",
+        "rightly": one.is_named,
+        "change": "" if first is None else " ".join(overrides(first.settings)) or "in words",
+        "right change": one.is_right_change,
+        "symptom gone": one.is_gone if one.after is not None else "not tried",
+        "judged": "" if judged is None else str(judged.evidence["verdict"]),
+        "also": ", ".join(two.rule for two in one.found.findings if two is not first),
+    }
+
+
+def healthy_row(one: Measured) -> dict[str, Any]:
+    return {
+        "case": one.case.name,
+        "like": one.case.like or "",
+        "says": ", ".join(f"{two.severity.value} {two.rule}" for two in one.found.findings) or one.found.state,
+        "errors": len(one.errors),
+        "named all the same": one.case.like is not None and one.case.like in {two.rule for two in one.found.findings},
+    }
+
+
+def figures_of(planted: Sequence[Measured], healthy: Sequence[Measured]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for who in ("own", "blind"):
+        of_these = [one for one in planted if one.case.name.startswith(f"{who}/")]
+        if of_these:
+            figures |= {
+                f"named rightly, {who}": fmean(one.is_named for one in of_these),
+                f"right change, {who}": fmean(one.is_right_change for one in of_these),
+            }
+        alike = [one for one in healthy if one.case.like is not None and one.case.name.startswith(f"{who}/")]
+        if alike:
+            figures[f"look-alikes not named, {who}"] = fmean(
+                not healthy_row(one)["named all the same"] for one in alike
+            )
+    if planted:
+        figures["named rightly"] = fmean(one.is_named for one in planted)
+        figures["planted cases"] = float(len(planted))
+        figures["symptom gone after the change"] = fmean(one.is_gone for one in planted)
+    if healthy:
+        figures["healthy runs"] = float(len(healthy))
+        figures["healthy runs with an error"] = float(sum(bool(one.errors) for one in healthy))
+        figures["recipes of healthy runs"] = float(len({one.case.recipe for one in healthy}))
+    return figures
+
+
+TARGETS = {
+    "named rightly": {"at_least": 0.9},
+    "symptom gone after the change": {"at_least": 0.8},
+    "healthy runs with an error": {"at_most": 0.0},
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="own/groups_agree, healthy/quickstart, ...; all without")
+    parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--stored", action="store_true", help="only what is in --runs already")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = (arguments.runs or Path(folder)).resolve()
+        chosen = [one for one in all_cases() if not arguments.names or one.name in arguments.names]
+        if arguments.stored:
+            chosen = [one for one in chosen if RunFolder.is_run(runs / one.run_name)]
+        everything = [measured(case, runs, stored=arguments.stored) for case in chosen]
+    planted = [one for one in everything if one.case.is_planted]
+    healthy = [one for one in everything if not one.case.is_planted]
+    figures = figures_of(planted, healthy)
+    return report(
+        "diagnosis", [*map(planted_row, planted), *map(healthy_row, healthy)], figures=figures,
+        targets={key: target for key, target in TARGETS.items() if key in figures}, path=arguments.json,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The cases: our own, those of people who have not seen the rules, and healthy runs of other recipes. README.md has the
+format."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+STEPS = 25
+"""How long a branched run trains, unless a case says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A recipe to train, and what is expected of its diagnosis."""
+
+    name: str
+    """`own/groups_agree`"""
+    recipe: Path
+    overrides: tuple[str, ...] = ()
+    shows: frozenset[str] = frozenset()
+    """Names that are right; empty of a healthy run."""
+    like: str | None = None
+    """What a healthy run looks like."""
+    changes: frozenset[str] = frozenset()
+    """Settings of which a right first change sets one; empty where code must be mended."""
+    mend: tuple[str, ...] = ()
+    """What mends the code, as settings."""
+    more_steps: int = STEPS
+    branch_from: int | None = None
+
+    @property
+    def run_name(self) -> str:
+        return self.name.replace("/", "-")
+
+    @property
+    def is_planted(self) -> bool:
+        return bool(self.shows)
+
+
+def all_cases() -> list[Case]:
+    """In the order in which they are trained."""
+    own = HERE / "own"
+    tables = tomllib.loads((own / "cases.toml").read_text("utf-8"))
+    blind = sorted((HERE / "blind").glob("*/case.toml"))
+    return [
+        *(_case(f"own/{name}", own / "recipe.toml", table) for name, table in tables.items()),
+        *(_case(f"blind/{path.parent.name}", path.parent / "recipe.toml", _read(path)) for path in blind),
+        *_healthy(),
+    ]
+
+
+def _healthy() -> Iterator[Case]:
+    """Of other recipes, by a path from the root; those of the benchmark of hacks among them."""
+    for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
+        for name, table in _read(file).items():
+            yield Case(
+                name=f"healthy/{name}", recipe=ROOT / table["recipe"], overrides=tuple(table.get("overrides", ()))
+            )
+
+
+def _case(name: str, recipe: Path, table: Mapping[str, Any]) -> Case:
+    return Case(
+        name=name, recipe=recipe, overrides=tuple(table.get("overrides", ())), shows=frozenset(table.get("shows", ())),
+        like=table.get("like"), changes=frozenset(table.get("changes", ())), mend=tuple(table.get("mend", ())),
+        more_steps=table.get("more_steps", STEPS), branch_from=table.get("from"),
+    )  # fmt: skip
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text("utf-8"))

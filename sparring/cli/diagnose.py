@@ -1,0 +1,100 @@
+"""`sparring diagnose` and `sparring runs branch`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparring.cli.command import Json, Run, app, print_json, reported, run_path, runs_app, say
+from sparring.cli.tables import evidence_lines
+from sparring.cli.train import resume_training
+from sparring.tracking import Console
+
+if TYPE_CHECKING:
+    from sparring.diagnosis import Diagnosis
+
+
+@app.command()
+@reported
+def diagnose(run: Run, as_json: Json = False) -> None:
+    """Say why a run does not get better, and the one thing to change first, from its files; also while it trains."""
+    from sparring.diagnosis import diagnose as diagnose_run
+
+    path = run_path(run)
+    with Console(quiet=as_json).phase("reading the run"):
+        found = diagnose_run(path)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _show(found)
+
+
+@runs_app.command("branch")
+@reported
+def runs_branch(
+    run: Run,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="What is different from the run.")
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--from", metavar="STEP", min=0, help="Step of a checkpoint; 0 is after the warm start. The newest without."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new run's folder, beside the other's.")] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RECIPE", help="Take the code of this recipe, a mended reward say; settings stay the run's."
+        ),
+    ] = None,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Train it at once.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Begin a new run from a checkpoint of another one, with one change, and train it. `sparring diagnose` then compares the
+    two."""
+    from sparring.branch import branch
+
+    child = branch(run_path(run), changes or [], step=step, name=name, recipe=recipe)
+    origin = child.origin() or {}
+    if not train:
+        if as_json:
+            print_json({"path": str(child.path), **origin})
+            return
+        say(f"made {child.path}, from step {origin['step']} of {run_path(run)}")
+        say(f"next: sparring train --resume {child.path}")
+        return
+    if not as_json:
+        say(f"{child.path} goes on from step {origin['step']} of {run_path(run)}")
+    resume_training(child.path, [], as_json=as_json)
+    if not as_json:
+        say(f"and then: sparring diagnose {child.path}")
+
+
+def _show(found: Diagnosis) -> None:
+    from sparring.diagnosis.proposal import overrides
+
+    say(found.headline)
+    if found.findings:
+        rows = [
+            [
+                one.severity.value,
+                f"{one.rule}: {one.symptom}\n{evidence_lines({k: v for k, v in one.evidence.items() if k != 'examples'})}",
+                "\n".join([one.change, *overrides(one.settings)]),
+                one.confirm + (f" Judge it after {one.confirm_after} steps." if one.confirm_after is not None else ""),
+            ]
+            for one in found.findings
+        ]
+        title = f"{found.run}, after step {found.step}"
+        Console().table(title, ["severity", "symptom and evidence", "change", "how to confirm it"], rows)
+    for one in found.silenced:
+        say(f"left out: {one.finding.rule}, which {one.by} explains")
+    course = ", ".join(f"{name} {json.dumps(values)}" for name, values in found.course.items())
+    say(f"at first and now: {course}" if found.course else "no step was trained yet")
+    first = found.first
+    if first is not None and first.settings:
+        say(f"next: sparring runs branch {found.run} {' '.join(overrides(first.settings))}")

@@ -1,0 +1,57 @@
+"""How a series of one number a step goes: whether it rises, falls or stands still, as far as its noise lets one say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, variance
+
+from sparring.detectors.evidence import Estimate
+from sparring.diagnosis.observed import Observed
+
+SURE = 3.0
+LIKELY = 2.0
+"""Standard errors."""
+JUDGE_AFTER = 25
+"""Steps after which a change of the training can be judged; up to twice as many where the curve is noisy."""
+FLAT, EQUIVALENT = 0.12, 1.645
+"""Share of the range of rewards within which a curve stands still, and the standard errors within which it must lie there for
+sure (two one-sided tests at 5 %)."""
+STALL_STEPS = 10
+"""Steps that must have passed before anything is said of a curve's course."""
+
+
+def difference(before: Sequence[float], now: Sequence[float]) -> Estimate:
+    """Mean of `now` less mean of `before`, one number a step each; two steps at least."""
+    squares = [variance(part) / len(part) for part in (before, now)]
+    return Estimate(fmean(now) - fmean(before), math.sqrt(sum(squares)), len(before) + len(now) - 2)
+
+
+def thirds(values: Sequence[float]) -> Estimate | None:
+    """From the first third to the last, the later half of what there is; None of fewer than six steps."""
+    count = len(values) // 3
+    return difference(values[:count], values[-count:]) if count >= 2 else None
+
+
+def stands_still(values: Sequence[float], span: float) -> bool:
+    """Whether the second half differs from the first by less than FLAT of `span`, noise included, and no trend is certain."""
+    middle = len(values) // 2
+    if middle < STALL_STEPS // 2:
+        return False
+    change = difference(values[:middle], values[middle:])
+    return abs(change.value) + EQUIVALENT * change.error < FLAT * span + 1e-9
+
+
+def reward_span(observed: Observed) -> float:
+    """How far rewards of episodes lie apart, over all steps: what a rise is measured by."""
+    highest, lowest = observed.series("rollout/reward/max"), observed.series("rollout/reward/min")
+    span = max(highest) - min(lowest) if highest and lowest else 0.0
+    # Where all episodes earn the same, being right would be worth the threshold's distance.
+    return span if span > 0 else max(1e-9, observed.history.success_threshold)
+
+
+def is_flat(observed: Observed, last: int | None = None) -> bool:
+    """Whether the training reward stands still, over all steps or the `last` ones."""
+    values = observed.series("rollout/reward/mean")
+    values = values if last is None else values[-last:]
+    return len(values) >= STALL_STEPS and stands_still(values, reward_span(observed))

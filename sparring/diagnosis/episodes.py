@@ -1,0 +1,449 @@
+"""What episodes show when one reads them: budgets, tools, loops, answers; MTRL's budget rules, its list for reading trajectories
+and its table for evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, median
+
+from sparring.detectors.evidence import Episode, named, shown
+from sparring.diagnosis.course import JUDGE_AFTER, STALL_STEPS, is_flat, thirds
+from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.proposal import possible
+from sparring.diagnosis.registry import symptom
+from sparring.findings import Finding, Severity
+from sparring.history import Digest
+from sparring.types import Json, Outcome
+
+MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
+"""MTRL's bounds: episodes with a turn cut at the token limit, and episodes that use up their turns without an answer."""
+MOST_TOKENS = 8192
+"""Of a turn, that MTRL allows."""
+TURNS_FACTOR = 1.5
+FEWEST = 24
+"""Late episodes that a share is taken over."""
+MOST_TOOL_ERRORS = 0.15
+"""Share of the calls."""
+LOOP = 3
+"""Calls of the same tool with the same arguments in one episode, from which on it goes round in circles."""
+MANY = 0.2
+FLUENT, POOR = 0.9, 0.3
+"""Share of episodes that end by themselves, and of those that are right."""
+CERTAIN = -0.1
+"""Mean log-probability of sampled tokens that are not certain: nine in ten of the probability goes to what is said."""
+SHORT_ANSWER = 2
+"""Words."""
+SAME = 0.5
+"""Share of the groups whose episodes are all the same."""
+NEAR_LIMIT = 0.8
+"""Of `max_turns`."""
+
+
+def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tuple[float, list[Episode]]:
+    found = [one for one in episodes if is_one(one.digest)]
+    return len(found) / len(episodes), found
+
+
+def _max_turns(observed: Observed) -> int | None:
+    config = observed.config
+    return config.agent.max_turns if config.agent.is_foreign else config.environment.max_turns
+
+
+def _repeats(digest: Digest) -> int:
+    """How often the most frequent call was made."""
+    return max(Counter(digest.calls).values(), default=0)
+
+
+@symptom("tools.failing")
+def failing_tools(observed: Observed) -> Iterable[Finding]:
+    """Many tool calls fail, and they do not become fewer. By kind: unknown tools, arguments that are no JSON or have the wrong
+    type are the policy's and the prompt's; tools that raise are the environment's."""
+    calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
+    if not calls or not sum(calls[-LATE_STEPS:]):
+        return
+    share = sum(errors[-LATE_STEPS:]) / sum(calls[-LATE_STEPS:])
+    course = thirds([error / max(call, 1e-9) for error, call in zip(errors, calls, strict=False)])
+    if share < MOST_TOOL_ERRORS or (course is not None and (-course).exceeds(3.0)):
+        return
+    prefix = "rollout/agent/tool_errors/"
+    kinds = {
+        name.removeprefix(prefix): observed.now(name)
+        for name in sorted({name for one in observed.trained for name in one.metrics})
+        if name.startswith(prefix) and observed.now(name) > 0
+    }
+    worst = max(kinds, key=lambda kind: kinds[kind], default="tool_raised")
+    advice = {
+        "unknown_tool": "Name the tools in the prompt as the environment does: the policy calls some that there are not.",
+        "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that have it: arguments are no JSON.",
+        "wrong_type": "Say in the tools' descriptions what each argument is: the policy gives the wrong types.",
+        "fixture_miss": "Record the calls that the policy makes: the replayed answers do not have them.",
+    }
+    yield Finding(
+        rule="tools.failing",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of the last tool calls failed, mostly as {worst}.",
+        evidence={
+            "steps": observed.late_steps, "share": round(share, 4), "an_episode": {k: round(v, 4) for k, v in kinds.items()},
+            "examples": shown(observed.late),
+        },
+        change=advice.get(worst,
+        "Mend the tools: they raise. `sparring check` calls them with the arguments that the schemas allow."),
+        confirm="rollout/agent/tool_errors falls.",
+        step=observed.history.last_step,
+        trajectories=named(observed.late),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("episodes.looping")
+def looping(observed: Observed) -> Iterable[Finding]:
+    """Many episodes make the same call with the same arguments three times or more, and are seldom right."""
+    if len(observed.late) < FEWEST:
+        return
+    share, loops = _share(observed.late, lambda digest: _repeats(digest) >= LOOP)
+    wrong = [one for one in loops if not observed.succeeds(one.digest)]
+    if share < MANY or len(wrong) < 0.8 * len(loops):
+        return
+    yield Finding(
+        rule="episodes.looping",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of the last episodes make the same call {LOOP} times or more, and {len(wrong)} of these "
+        f"{len(loops)} "
+        "are wrong.",
+        evidence={
+            "steps": observed.late_steps, "share": round(share, 4), "turns": round(observed.now("rollout/turns/mean"), 2),
+            "max_turns": _max_turns(observed), "examples": shown(loops),
+        },
+        change="Have the tool say that it was asked before, or end such episodes: with the same answer the policy asks again.",
+        confirm="The share of such episodes falls; rollout/turns/mean does too.",
+        step=observed.history.last_step,
+        trajectories=named(wrong),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("budgets.turn_tokens_in_training")
+def cut_turns(observed: Observed) -> Iterable[Finding]:
+    """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, so that it is no call and no answer."""
+    if len(observed.late) < FEWEST:
+        return
+    share, cut = _share(observed.late, lambda digest: digest.num_cut > 0)
+    limit = observed.config.sampling.sampling_max_tokens
+    if share <= MOST_CUT:
+        return
+    settings = (
+        possible(observed.config, {"sampling.sampling_max_tokens": min(2 * limit, MOST_TOKENS)})
+        if limit < MOST_TOKENS
+        else {}
+    )
+    yield Finding(
+        rule="budgets.turn_tokens_in_training",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of the last episodes have a turn that was cut at sampling_max_tokens = {limit}.",
+        evidence={
+            "steps": observed.late_steps, "share": round(share, 4), "sampling_max_tokens": limit,
+            "response_mean": round(observed.now("rollout/tokens/response_mean"), 1),
+            "success_of_cut": round(fmean(observed.succeeds(one.digest) for one in cut), 4),
+            "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
+        },
+        change="Double the tokens of a turn." if settings else "Ask for shorter turns in the prompt: the limit is as high as "
+        "it goes.",
+        confirm="Less than 5 % of the episodes are cut (rollout/truncated_turns falls).",
+        step=observed.history.last_step,
+        trajectories=named(cut),
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("budgets.turns_in_training")
+def out_of_turns(observed: Observed) -> Iterable[Finding]:
+    """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles. Proposed are one
+    and a half times the turns that right episodes need (the 90th percentile), half as many again at least."""
+    limit = _max_turns(observed)
+    if len(observed.late) < FEWEST or limit is None:
+        return
+    share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TURNS)
+    if share <= MOST_OUT_OF_TURNS:
+        return
+    needed = sorted(one.digest.num_turns for one in observed.late if observed.succeeds(one.digest))
+    usual = needed[math.ceil(0.9 * len(needed)) - 1] if needed else limit
+    proposed = max(math.ceil(TURNS_FACTOR * usual), math.ceil(TURNS_FACTOR * limit))
+    section = "agent" if observed.config.agent.is_foreign else "environment"
+    yield Finding(
+        rule="budgets.turns_in_training",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of the last episodes used up their {limit} turns without an answer.",
+        evidence={
+            "steps": observed.late_steps, "share": round(share, 4), "max_turns": limit, "turns_of_right_episodes": usual,
+            "success": round(observed.success, 4), "examples": shown(out),
+        },
+        change=f"Raise max_turns to {proposed}.",
+        confirm="Less than 10 % of the episodes end as max_turns.",
+        step=observed.history.last_step,
+        trajectories=named(out),
+        settings=possible(observed.config, {f"{section}.max_turns": proposed}),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("budgets.context_in_training")
+def out_of_context(observed: Observed) -> Iterable[Finding]:
+    """More than 5 % of the episodes ended since they had no room left: in the context, or under `rollout_max_tokens`."""
+    if len(observed.late) < FEWEST:
+        return
+    share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TOKENS)
+    if share <= MOST_CUT:
+        return
+    config = observed.config
+    bound = config.rollout.rollout_max_tokens
+    is_bound = bound is not None and median(one.digest.num_tokens for one in out) >= 0.9 * bound
+    key, limit = (
+        ("rollout.rollout_max_tokens", bound)
+        if is_bound and bound is not None
+        else ("model.max_sequence_length", config.model.max_sequence_length)
+    )
+    yield Finding(
+        rule="budgets.context_in_training",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of the last episodes ended for want of room: {key} = {limit}.",
+        evidence={
+            "steps": observed.late_steps, "share": round(share, 4), key: limit,
+            "sampled_tokens": round(median(one.digest.num_tokens for one in out), 1),
+            "prompt_tokens_a_turn": round(observed.now("rollout/tokens/prompt_mean"), 1),
+        },
+        change=f"Double {key}, as far as the model goes.",
+        confirm="Less than 5 % of the episodes end as max_tokens.",
+        step=observed.history.last_step,
+        trajectories=named(out),
+        settings=possible(config, {key: 2 * limit}),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("evaluation.all_zero")
+def all_zero(observed: Observed) -> Iterable[Finding]:
+    """Every episode of the last validation, and every one in training, earned nothing and is wrong: tools, dataset or the
+    environment are broken, or the task is out of reach. With many turns it loops; with very short answers prompt format and model
+    do not fit; the finding says which."""
+    last = observed.validations[-1].metrics if observed.validations else None
+    played = [
+        Episode((one.step, digest.task_id), digest) for one in observed.validations[-1:] for digest in one.validation
+    ]
+    played = played or list(observed.late)
+    if last is None or last["val/reward/zero_frac"] < 1 or last.get("val/score/mean", 0.0) > 0 or len(played) < 8:
+        return
+    if any(share < 1 for share in observed.series("rollout/reward/zero_frac")):
+        return  # what was ever right is not broken
+    limit = _max_turns(observed)
+    turns = fmean(one.digest.num_turns for one in played)
+    answers = median(len(one.digest.answer.split()) for one in played)
+    if limit is not None and turns >= NEAR_LIMIT * limit and limit > 1:
+        sub, change = (
+            "looping",
+            (
+                "Read the episodes: they use up their turns. Have the tools say what was asked before, and say in the prompt "
+                "how an "
+                "episode ends."
+            ),
+        )
+    elif answers < SHORT_ANSWER and not any(one.digest.calls for one in played):
+        sub, change = (
+            "short_answers",
+            (
+                "Compare the prompt with what the model knows (`sparring check RECIPE --only prompt`): answers are empty or "
+                "one word, "
+                "and no tool is called."
+            ),
+        )
+    else:
+        sub, change = (
+            "broken",
+            (
+                "Look for what is broken, one after the other: `sparring check RECIPE` plays the expert, the tools and the "
+                "dataset's "
+                "answers without the model."
+            ),
+        )
+    yield Finding(
+        rule="evaluation.all_zero",
+        severity=Severity.ERROR,
+        symptom=f"not one of the {len(played)} episodes of the last validation earned anything or is right.",
+        evidence={
+            "pattern": sub, "turns": round(turns, 2), "max_turns": limit, "words_of_the_answer": answers,
+            "examples": shown(played),
+        },
+        change=change,
+        confirm="A validation of the same tasks has successes.",
+        step=observed.history.last_step,
+        trajectories=named(played),
+    )  # fmt: skip
+
+
+@symptom("evaluation.uneven_turns")
+def uneven_turns(observed: Observed) -> Iterable[Finding]:
+    """Some tasks always use up their turns and are never right, while others end early and are: some tasks or tools are
+    broken."""
+    limit = _max_turns(observed)
+    if limit is None or limit < 3 or len(observed.late) < FEWEST:
+        return
+    tasks: dict[str, list[Episode]] = defaultdict(list)
+    for one in observed.late:
+        tasks[one.digest.task_id].append(one)
+    stuck = {
+        task: episodes
+        for task, episodes in tasks.items()
+        if len(episodes) > 1
+        and all(one.digest.num_turns >= NEAR_LIMIT * limit and not observed.succeeds(one.digest) for one in episodes)
+    }
+    rest = [one for task, episodes in tasks.items() if task not in stuck for one in episodes]
+    if not 0.1 <= len(stuck) / len(tasks) <= 0.9 or not rest or _success_of(observed, rest) < 0.5:
+        return
+    # Who gets on with every call only needs more turns.
+    again = fmean(_repeats(one.digest) > 1 for episodes in stuck.values() for one in episodes)
+    called = Counter(call.name for episodes in stuck.values() for one in episodes for call in one.digest.calls)
+    usual = Counter(call.name for one in rest for call in one.digest.calls)
+    suspects = [name for name in called if called[name] / called.total() > 2 * usual[name] / max(1, usual.total())]
+    if again < 0.5 and not suspects:
+        return
+    examples = [one for episodes in stuck.values() for one in episodes]
+    yield Finding(
+        rule="evaluation.uneven_turns",
+        severity=Severity.WARNING,
+        symptom=f"{len(stuck)} of {len(tasks)} tasks always use up their turns and are never right; the others are right in "
+        f"{_success_of(observed, rest):.0%} of their episodes.",
+        evidence={
+            "steps": observed.late_steps, "tasks": list(stuck)[:20], "tools_called_there_above_all": suspects,
+            "ask_the_same_again": round(again, 4),
+            "examples": shown(examples),
+        },
+        change="Mend these tasks, or the tools that they need: read the episodes named here.",
+        confirm="These tasks have right episodes too.",
+        step=observed.history.last_step,
+        trajectories=named(examples),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("evaluation.confidently_wrong")
+def confidently_wrong(observed: Observed) -> Iterable[Finding]:
+    """The policy is nearly certain of what it says, mostly wrong, and does not get better: in most groups all episodes are the
+    same word for word, so that there is nothing to choose among. That needs other data or another reward, or play that
+    explores."""
+    certainty = observed.now("rollout/logprob/nz_mean", -1.0)
+    if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:
+        return
+    if (
+        not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2))
+        or observed.now("training/entropy", 0.0) > 0.1
+    ):
+        return
+    groups: dict[object, set[object]] = defaultdict(set)
+    for one in observed.late:
+        groups[one.group].add((one.digest.said, one.digest.calls))
+    same = fmean(len(members) == 1 for members in groups.values())
+    if same < SAME:
+        return
+    config = observed.config
+    settings: Mapping[str, Json] = {}
+    advice = "Give it tasks or demonstrations from which it can see better answers."
+    if config.sampling.temperature < 1:
+        settings = possible(config, {"sampling.temperature": 1.0})
+        advice = f"Sample as the policy is: sampling.temperature is {config.sampling.temperature:g}."
+    elif not config.algorithm.entropy_coef:
+        settings = possible(config, {"algorithm.entropy_coef": 0.01})
+        advice += " A bonus for entropy keeps what variety is left."
+    yield Finding(
+        rule="evaluation.confidently_wrong",
+        severity=Severity.WARNING,
+        symptom=f"{1 - observed.success:.0%} of the last episodes are wrong, and the policy is nearly certain of every token.",
+        evidence={
+            "steps": observed.late_steps, "mean_logprob": round(certainty, 4),
+            "entropy": round(observed.now("training/entropy"), 4),
+            "success": round(observed.success, 4), "groups_of_equal_episodes": round(same, 4), "examples": shown(observed.late),
+        },
+        change=advice,
+        confirm="training/entropy rises, and groups have signal again.",
+        step=observed.history.last_step,
+        trajectories=named(observed.late),
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("evaluation.completion")
+def completion(observed: Observed) -> Iterable[Finding]:
+    """Completion and correctness read together, once the reward stands still: episodes end by themselves and are wrong (fluent
+    but wrong: the reward must say more), or end in time seldom and are then right (the budget is too small)."""
+    if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
+        return
+    finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]
+    share = len(finished) / len(observed.late)
+    right = _success_of(observed, finished) if finished else 0.0
+    evidence: dict[str, Json] = {
+        "steps": observed.late_steps, "completion": round(share, 4), "right_of_the_completed": round(right, 4),
+    }  # fmt: skip
+    if share >= FLUENT and right < POOR:
+        wrong = [one for one in finished if not observed.succeeds(one.digest)]
+        yield Finding(
+            rule="evaluation.completion",
+            severity=Severity.NOTE,
+            symptom=f"{share:.0%} of the last episodes end by themselves, and {right:.0%} of these are right: fluent, but wrong.",
+            evidence={**evidence, "examples": shown(wrong)},
+            change="Have the reward tell wrong answers apart: pay for parts that are right.",
+            confirm="The share of right episodes rises at the same completion.",
+            step=observed.history.last_step,
+            trajectories=named(wrong),
+            confirm_after=JUDGE_AFTER,
+        )
+    elif share < 1 - MOST_OUT_OF_TURNS and right >= 0.7:
+        others = [one for one in observed.late if one.digest.outcome is not Outcome.FINISHED]
+        yield Finding(
+            rule="evaluation.completion",
+            severity=Severity.NOTE,
+            symptom=f"{right:.0%} of the episodes that end by themselves are right, but only {share:.0%} do.",
+            evidence={**evidence, "outcomes": Counter(one.digest.outcome.value for one in others)},
+            change="Tune the budget that the others run into: turns, tokens of a turn, or context.",
+            confirm="More episodes end by themselves at the same share of right ones.",
+            step=observed.history.last_step,
+            trajectories=named(others),
+            confirm_after=JUDGE_AFTER,
+        )
+
+
+@symptom("difficulty.calibration")
+def calibration(observed: Observed) -> Iterable[Finding]:
+    """How hard the tasks are for groups of this size: the share of tasks that no episode of a group solves (pass@G is 0), and of
+    those that all solve (pass^G is 1). Neither teaches anything."""
+    groups: dict[object, list[bool]] = defaultdict(list)
+    for one in observed.late:
+        groups[one.group].append(one.digest.reward >= observed.history.success_threshold)
+    if len(groups) < FEWEST or observed.is_solved:
+        return
+    hopeless = fmean(not any(members) for members in groups.values())
+    solved = fmean(all(members) for members in groups.values())
+    if max(hopeless, solved) < 0.5:
+        return
+    size = observed.config.batch.group_size
+    is_hard = hopeless >= solved
+    yield Finding(
+        rule="difficulty.calibration",
+        severity=Severity.NOTE,
+        symptom=f"{hopeless:.0%} of the last groups of {size} have no right episode."
+        if is_hard
+        else f"{solved:.0%} of the last groups of {size} are right throughout.",
+        evidence={
+            "steps": observed.late_steps, f"pass_at_{size}": round(1 - hopeless, 4), f"pass_power_{size}": round(solved, 4),
+            "success": round(observed.success, 4),
+        },
+        change="Play easier tasks first, or pay for parts of an answer." if is_hard else "Play harder tasks.",
+        confirm="Between a tenth and nine tenths of the episodes of most tasks are right.",
+        step=observed.history.last_step,
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+def _success_of(observed: Observed, episodes: Sequence[Episode]) -> float:
+    return round(fmean(observed.succeeds(one.digest) for one in episodes), 4) if episodes else 0.0

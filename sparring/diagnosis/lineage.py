@@ -1,0 +1,116 @@
+"""Whether the change that a run was branched off for has worked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparring.detectors.evidence import Estimate
+from sparring.diagnosis.course import JUDGE_AFTER, SURE, difference
+from sparring.diagnosis.observed import LATE_STEPS, Lineage, Observed
+from sparring.diagnosis.proposal import overrides
+from sparring.diagnosis.registry import symptom
+from sparring.findings import Finding, Severity
+from sparring.history import History
+from sparring.types import Json
+
+NO_CHANGE = ("schedule.", "run.", "tracking.")
+"""Settings that say how long a run goes on and where it is kept: they change nothing in how it learns."""
+
+
+@symptom("change.judged")
+def judged(observed: Observed) -> Iterable[Finding]:
+    """Of a branched run: what was changed since its parent, whether the symptom that it was changed for is gone, and whether the
+    reward (the score, where there is one) is better than the parent's at the same steps. Too early before the steps that the
+    parent's finding names; a warning when it did not help, or when several things were changed at once."""
+    lineage = observed.lineage
+    if lineage is None:
+        return
+    changes = {key: values for key, values in lineage.changes.items() if not key.startswith(NO_CHANGE)}
+    if not changes and not lineage.files:
+        return
+    advised = _advised(lineage, changes)
+    is_one = len(changes) + bool(lineage.files) == 1 or (
+        advised is not None and set(changes) <= set(advised.settings) and not lineage.files
+    )
+    needed = (advised.confirm_after if advised is not None else None) or JUDGE_AFTER
+    num_steps = len(observed.trained)
+    is_gone = advised is None or all(one.rule != advised.rule for one in observed.said)
+    gain = _gain(
+        observed, lineage, reward_changed=any(key.startswith("reward.") for key in changes) or bool(lineage.files)
+    )
+    evidence: dict[str, Json] = {
+        "parent": lineage.parent, "from_step": lineage.step, "steps": num_steps,
+        "changes": {key: list(values) for key, values in changes.items()}, "files": list(lineage.files),
+        "made_for": None if advised is None else advised.rule, "symptom_is_gone": is_gone if advised is not None else None,
+    }  # fmt: skip
+    if gain is not None:
+        evidence |= {"gain": round(gain.value, 4), "gain_error": round(gain.error, 4)}
+    what = ", ".join([*overrides({key: new for key, (_, new) in changes.items()}), *lineage.files])
+    severity, says, change = Severity.NOTE, "", "Keep it."
+    if not is_one:
+        severity, evidence["verdict"] = Severity.WARNING, "several"
+        says = f"{len(changes) + bool(lineage.files)} things were changed at once ({what}): which of them did what cannot be "
+        "told."
+        change = f"Branch from {lineage.parent} again at step {lineage.step} with one of them."
+    elif num_steps < needed:
+        evidence["verdict"] = "too early"
+        says = f"{what} was changed {num_steps} steps ago; it can be judged after {needed}."
+        change = "Let it train."
+    elif not is_gone or (gain is not None and (-gain).exceeds(SURE)):
+        severity, evidence["verdict"] = Severity.WARNING, "failed"
+        says = f"{what} did not help: " + (
+            f"{advised.rule} is still there."
+            if advised is not None and not is_gone
+            else "it got worse than its parent."
+        )
+        other = next(
+            (one for one in lineage.findings if one.severity is not Severity.NOTE and one is not advised), None
+        )
+        change = f"Go back to {lineage.parent} at step {lineage.step} and change another thing." + (
+            f" Next was {other.rule}: {other.change}" if other is not None else ""
+        )
+    else:
+        evidence["verdict"] = "worked"
+        says = f"{what} worked: " + (
+            f"{advised.rule} is gone" if advised is not None else "it is not worse than its parent"
+        )
+        says += f", and it gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
+    yield Finding(
+        rule="change.judged", severity=severity, symptom=says, evidence=evidence, change=change,
+        confirm=f"After {needed} steps the symptom is gone and the reward is not lower than the parent's at the same steps.",
+        step=observed.history.last_step if observed.history.steps else lineage.step, confirm_after=needed,
+    )  # fmt: skip
+
+
+def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
+    """The parent's finding that the change is for: that proposed one of these settings, else the first that asked for a change of
+    code when code or the reward was changed."""
+    for one in lineage.findings:
+        if set(one.settings) & set(changes):
+            return one
+    if lineage.files or any(key.startswith(("reward.", "environment.", "data.", "agent.")) for key in changes):
+        return next((one for one in lineage.findings if one.severity is not Severity.NOTE and not one.settings), None)
+    return None
+
+
+def _gain(observed: Observed, lineage: Lineage, *, reward_changed: bool) -> Estimate | None:
+    """The late mean less the parent's: at the same steps where it went so far, else at its end. None where nothing compares."""
+    name = "rollout/score/mean"
+    if not observed.series(name) or not _values(lineage.history, name):
+        if reward_changed:
+            return None
+        name = "rollout/reward/mean"
+    now = observed.series(name)[-LATE_STEPS:]
+    last = observed.trained[-1].step if observed.trained else 0
+    until = _values(lineage.history, name, until=last)
+    before = until[-LATE_STEPS:]
+    return difference(before, now) if min(len(now), len(before)) >= 2 else None
+
+
+def _values(history: History, name: str, until: int | None = None) -> list[float]:
+    return [
+        one.metrics[name]
+        for one in history.steps
+        if one.step > 0 and name in one.metrics and (until is None or one.step <= until)
+    ]

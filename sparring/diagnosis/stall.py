@@ -1,0 +1,475 @@
+"""The five symptoms of a curve that stalls, in the order of MTRL's table (docs/diagnosis.md), and what leads up to them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from sparring.algorithms.choice import WITHOUT_TRUST_REGION
+from sparring.detectors.evidence import Episode, named, shown
+from sparring.diagnosis.course import (
+    JUDGE_AFTER,
+    LIKELY,
+    STALL_STEPS,
+    SURE,
+    difference,
+    is_flat,
+    reward_span,
+    thirds,
+)
+from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.proposal import possible
+from sparring.diagnosis.registry import SYMPTOMS, symptom
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+UNPAID_SHARE = 0.05
+"""Of the episodes, right by the scorer and unpaid, from which on the reward does not read what the scorer reads."""
+UNPAID_ALL = 0.95
+AGREEING = 0.6
+"""Share of groups whose members all earned the same, from which on most play is for nothing."""
+VALIDATION_SHARE = 0.3
+"""Of the training reward's rise, that validation must at least follow."""
+DROPPED, GONE = 0.5, 0.25
+"""A collapse loses so much of what the peak had gained; what is left of it when it is gone."""
+WINDOW = 5
+"""Steps of a peak."""
+HEALTHY_SIGNAL = 0.3
+"""Share of groups with signal, below which a stall has an easier explanation than capacity."""
+MOST_RANK = 128
+FARTHEST = 5e-4
+"""Sum of the learning rates of all steps, below which hardly anything can have been learned: weights are a hundred times as
+large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many of how many episodes succeeded."""
+
+    right: int
+    played: int
+
+
+@symptom("stall.flat_from_start")
+def flat_from_start(observed: Observed) -> Iterable[Finding]:
+    """The reward has stood still since the first step, although episodes are judged right, or hardly any episode earns anything:
+    the output format and the parser of the reward do not fit each other. An error where the scorer calls right what is unpaid."""
+    if not is_flat(observed) or (observed.is_solved and not observed.now("rollout/agreement/unpaid_right")):
+        return
+    unpaid = [
+        one
+        for one in observed.late
+        if one.digest.score is not None
+        and one.digest.score >= observed.history.success_threshold
+        and one.digest.reward < observed.history.success_threshold
+    ]
+    share = len(unpaid) / len(observed.late) if observed.late else 0.0
+    nothing = observed.now("rollout/reward/zero_frac")
+    if share < UNPAID_SHARE and nothing < UNPAID_ALL:
+        return
+    is_unread = share >= UNPAID_SHARE
+    parser = observed.config.reward.reward or "the reward that the agent reports"
+    shown_ones = unpaid if is_unread else observed.late
+    yield Finding(
+        rule="stall.flat_from_start",
+        severity=Severity.ERROR if is_unread else Severity.WARNING,
+        symptom=f"the reward has stood still since the first step, and {share:.0%} of the last episodes are right by the scorer "
+        "and unpaid."
+        if is_unread
+        else f"the reward has stood still since the first step: {nothing:.0%} of the last episodes earn nothing.",
+        evidence={
+            "steps": len(observed.trained), "reward": round(observed.now("rollout/reward/mean"), 4),
+            "score": round(observed.now("rollout/score/mean"), 4), "unpaid_right": round(share, 4),
+            "zero_reward": round(nothing, 4), "examples": shown(shown_ones),
+        },
+        change=f"Compare the output format that the prompt asks for with what {parser} parses, on the episodes named here, and "
+        "mend "
+        "the one that is wrong.",
+        confirm="`sparring review RUN RECIPE` with the mended reward: right episodes are paid; then the reward leaves its level.",
+        step=observed.history.last_step,
+        trajectories=named(shown_ones),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("stall.groups_agree")
+def groups_agree(observed: Observed) -> Iterable[Finding]:
+    """The reward stands still and in most groups all episodes earn the same, so that hardly anything is learned from. What is
+    proposed follows from how often each task succeeds; MTRL's own advice (smaller groups, more of them) is reported with what it
+    would give at these numbers."""
+    agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
+    if agreeing < AGREEING or observed.is_solved or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
+        return
+    groups = [*_tallies(observed, by_group=True).values()]
+    if not groups:
+        return
+    tallies, batch = _tallies(observed), observed.config.batch
+    right = sum(one.right for one in tallies.values()) / sum(one.played for one in tallies.values())
+    half = batch.group_size // 2
+    evidence: dict[str, Json] = {
+        "steps": observed.late_steps, "groups_without_signal": round(agreeing, 4),
+        "all_right": round(observed.now("analysis/equal_groups/all_right"), 2),
+        "all_wrong": round(observed.now("analysis/equal_groups/all_wrong"), 2),
+        "success": round(right, 4), "group_size": batch.group_size,
+        "groups_with_signal_a_step": round((1 - agreeing) * batch.global_batch_size, 2),
+    }  # fmt: skip
+    if half >= 2:
+        silent = fmean(_agreement_at(one, half) for one in groups)
+        evidence["at_half_the_group_size"] = {
+            "groups_without_signal": round(silent, 4),
+            "groups_with_signal_a_step_with_twice_the_batch": round((1 - silent) * 2 * batch.global_batch_size, 2),
+        }
+    change, settings = _for_agreeing_groups(observed, tallies, right)
+    yield Finding(
+        rule="stall.groups_agree",
+        severity=Severity.WARNING,
+        symptom=f"the reward stands still, and in {agreeing:.0%} of the last groups all episodes earned the same.",
+        evidence=evidence,
+        change=f"{change} MTRL's guide says: group_size 8 to 4 with a larger batch; `at_half_the_group_size` is what that "
+        "gives here.",
+        confirm="analysis/batch_valid_ratio rises (analysis/zero_adv_groups falls), then the reward does.",
+        step=observed.history.last_step,
+        trajectories=named(_of_agreeing(observed)),
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )
+
+
+@symptom("stall.validation_flat")
+def validation_flat(observed: Observed) -> Iterable[Finding]:
+    """The training reward rises and the validation does not follow, by a third of the rise at least: the reward is hacked, or,
+    where the scorer sees training episodes get better, the training tasks are learned by heart."""
+    measured = (
+        "val/score/mean" if all("val/score/mean" in one.metrics for one in observed.validations) else "val/reward/mean"
+    )
+    validations = [(one.step, one.metrics) for one in observed.validations]
+    rewards = observed.series("rollout/reward/mean")
+    rise = thirds(rewards)
+    if len(validations) < 3 or rise is None or not rise.exceeds(SURE, over=0.05 * reward_span(observed)):
+        return
+    (_, first), (last_step, last) = validations[0], validations[-1]
+    error = math.sqrt(sum(_variance(metrics, measured) for metrics in (first, last)))
+    gained = last[measured] - first[measured]
+    training = (
+        "rollout/score/mean"
+        if measured == "val/score/mean" and observed.series("rollout/score/mean")
+        else "rollout/reward/mean"
+    )
+    room = (
+        observed.now("rollout/reward/mean") - last[measured]
+        if training == "rollout/reward/mean"
+        else 1 - last[measured]
+    )
+    follows = gained + LIKELY * error >= VALIDATION_SHARE * rise.value / reward_span(observed)
+    if follows or room < 0.1 * reward_span(observed):
+        return
+    scored = thirds(observed.series("rollout/score/mean"))
+    by_heart = scored is not None and scored.exceeds(SURE) and scored.value >= 0.5 * rise.value / reward_span(observed)
+    accused = sorted(
+        {
+            one.rule
+            for one in observed.said
+            if one.rule.startswith(("reward.", "answers.", "tools.spam", "exploits.", "judge."))
+        }
+    )
+    evidence: dict[str, Json] = {
+        "training_reward": [round(rewards[0], 4), round(observed.now("rollout/reward/mean"), 4)],
+        measured: [[step, round(metrics[measured], 4)] for step, metrics in validations],
+        "error": round(error, 4),
+    }  # fmt: skip
+    if scored is not None:
+        evidence["training_score"] = [
+            round(observed.series("rollout/score/mean")[0], 4),
+            round(observed.now("rollout/score/mean"), 4),
+        ]
+    if accused:
+        evidence["detectors"] = accused
+    worst = sorted(observed.late, key=lambda one: (observed.succeeds(one.digest), -one.digest.reward))
+    if by_heart:
+        change = (
+            "Give training more tasks, or stop at the step with the best validation: what is learned holds for these "
+            "tasks alone."
+        )
+        confirm = "val/reward/mean rises with the training reward."
+    else:
+        change = (
+            f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; the "
+            "reward is "
+            "probably hacked."
+        )
+        confirm = (
+            "`sparring review RUN RECIPE` with the mended reward: these episodes earn nothing; then validation follows "
+            "training."
+        )
+    yield Finding(
+        rule="stall.validation_flat",
+        severity=Severity.ERROR if not by_heart and scored is not None and not scored.exceeds(LIKELY) else Severity.WARNING,
+        symptom=f"the training reward rises and {measured} does not: {first[measured]:.2f} at first, {last[measured]:.2f} after "
+        f"step {last_step}.",
+        evidence=evidence,
+        change=change,
+        confirm=confirm,
+        step=observed.history.last_step,
+        trajectories=named(worst),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("stall.collapse")
+def collapse(observed: Observed) -> Iterable[Finding]:
+    """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
+    when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
+    the learning rate."""
+    values = observed.series("rollout/reward/mean")
+    if len(values) < 3 * WINDOW:
+        return
+    means = [fmean(values[place : place + WINDOW]) for place in range(len(values) - WINDOW + 1)]
+    peak = max(range(len(means) - WINDOW), key=lambda place: means[place])
+    floor = min(observed.series("rollout/reward/min"))
+    top, now = means[peak] - floor, means[-1] - floor
+    fall = difference(values[peak : peak + WINDOW], values[-WINDOW:])
+    if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE):
+        return
+    steps = [one.step for one in observed.trained]
+    norms = observed.series("training/grad_norm")
+    change, settings = _for_collapse(observed)
+    yield Finding(
+        rule="stall.collapse",
+        severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
+        symptom=f"the reward has fallen from {means[peak]:.2f} around step {steps[peak]} to {means[-1]:.2f}.",
+        evidence={
+            "peak_steps": [steps[peak], steps[peak + WINDOW - 1]], "peak": round(means[peak], 4), "now": round(means[-1], 4),
+            "staleness_max": observed.now("training/staleness_max"),
+            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
+            "entropy": [round(one, 4) for one in _ends(observed.series("training/entropy"))],
+            "grad_norm": [round(one, 4) for one in _ends(norms)], "loss_fn": observed.config.algorithm.loss_fn,
+            "learning_rate": observed.config.optimizer.learning_rate,
+        },
+        change=change,
+        confirm="From a checkpoint before the peak the reward stays up, perhaps lower; judge it past the step of the fall.",
+        step=observed.history.last_step,
+        trajectories=named(observed.late),
+        settings=settings,
+        confirm_after=max(JUDGE_AFTER, min(50, steps[-1] - steps[peak])),
+    )  # fmt: skip
+
+
+@symptom("stall.nothing_moves")
+def nothing_moves(observed: Observed) -> Iterable[Finding]:
+    """Groups have signal, yet reward, entropy and log-probabilities stand still, and all steps together have moved no weight far:
+    with Adam by the learning rate a step at most. The steps are too small."""
+    rate = observed.config.optimizer.learning_rate
+    farthest = rate * len(observed.trained) * observed.config.algorithm.num_passes
+    if not is_flat(observed) or observed.is_solved or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
+        return
+    changes = {name: thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")}
+    if farthest > FARTHEST or any(one is None or one.exceeds(SURE) or (-one).exceeds(SURE) for one in changes.values()):
+        return
+    yield Finding(
+        rule="stall.nothing_moves",
+        severity=Severity.WARNING,
+        symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
+        evidence={
+            "changes": {name: [round(one.value, 6), round(one.error, 6)] for name, one in changes.items() if one is not None},
+            "farthest_any_weight_went": farthest, "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
+            "learning_rate": rate, "grad_norm": round(observed.now("training/grad_norm"), 5),
+        },
+        change=f"Raise the learning rate tenfold, from {rate:g}.",
+        confirm="training/entropy leaves its level, then the reward does.",
+        step=observed.history.last_step,
+        settings=possible(observed.config, {"optimizer.learning_rate": min(1.0, 10 * rate)}),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("signal.valid_below_mean")
+def valid_below_mean(observed: Observed) -> Iterable[Finding]:
+    """The reward stands still, and the mean over groups with signal has drifted below the mean over all: what is left to learn is
+    hard, and solved tasks take the room. Partial credit or a choice among tasks keeps the signal up."""
+    gaps = [
+        one.metrics["rollout/reward/valid_mean"] - one.metrics["rollout/reward/mean"]
+        for one in observed.trained
+        if "rollout/reward/valid_mean" in one.metrics
+    ]
+    drift = thirds(gaps)
+    span = reward_span(observed)
+    late = fmean(gaps[-LATE_STEPS:]) if gaps else 0.0
+    if drift is None or late > -0.05 * span or not (-drift).exceeds(LIKELY) or observed.is_solved:
+        return
+    if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
+        return
+    settings = _choice_of_tasks(observed)
+    yield Finding(
+        rule="signal.valid_below_mean",
+        severity=Severity.WARNING,
+        symptom=f"groups with signal earn {-late:.2f} less than all on average, and the reward stands still.",
+        evidence={
+            "mean": round(observed.now("rollout/reward/mean"), 4),
+            "valid_mean": round(observed.now("rollout/reward/valid_mean"), 4),
+            "drift": round(drift.value, 4), "error": round(drift.error, 4),
+        },
+        change="Play the tasks that are not solved yet more often." if settings else "Pay for parts of an answer, so that hard "
+        "tasks give a signal.",
+        confirm="rollout/reward/valid_mean stops falling behind rollout/reward/mean, and the reward rises.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("stall.capacity")
+def capacity(observed: Observed) -> Iterable[Finding]:
+    """The reward has risen, stands still below its ceiling, and nothing else is amiss: groups have signal, tokens count, the
+    gradient is steady. The adapter may be too small."""
+    model = observed.config.model
+    if any(one.severity is not Severity.NOTE and one.rule in SYMPTOMS for one in observed.said):
+        return
+    recent = max(STALL_STEPS, len(observed.trained) // 3)
+    if (
+        len(observed.trained) < 2 * STALL_STEPS
+        or observed.is_solved
+        or not is_flat(observed, recent)
+        or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL
+        or observed.now("training/effective_sample_size", 1.0) < 0.5
+    ):
+        return
+    is_adapter = model.trained_weights == "lora"
+    rank = 64 if model.lora_rank < 64 else 2 * model.lora_rank
+    settings: Mapping[str, Json] = {}
+    if is_adapter and rank <= MOST_RANK:
+        settings = possible(observed.config, {"model.lora_rank": rank, "model.lora_alpha": 2 * rank})
+    change = (
+        f"Raise the adapter's rank to {rank} (alpha {2 * rank}), from {model.lora_rank}."
+        if settings
+        else "No setting explains it: the tasks need more than this policy can learn from them. Give it more tasks, a denser "
+        "reward, or a larger model."
+    )
+    yield Finding(
+        rule="stall.capacity",
+        severity=Severity.WARNING if settings else Severity.NOTE,
+        symptom=f"the reward has stood still at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and nothing else "
+        "is "
+        "amiss.",
+        evidence={
+            "steps": observed.late_steps, "success": round(observed.success, 4),
+            "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
+            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
+            "grad_norm": round(observed.now("training/grad_norm"), 4), "trained_weights": model.trained_weights,
+            "lora_rank": model.lora_rank if is_adapter else None,
+        },
+        change=change,
+        confirm="The reward rises above its level within 50 steps.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=50,
+    )  # fmt: skip
+
+
+def _for_agreeing_groups(
+    observed: Observed, tallies: Mapping[object, Tally], right: float
+) -> tuple[str, Mapping[str, Json]]:
+    """The change that the success of single tasks supports."""
+    batch = observed.config.batch
+    if right == 0:
+        return (
+            "No episode succeeds, so no grouping gives a signal: make the tasks easier, pay for parts of an answer, or begin "
+            "from a "
+            "better warm start.",
+            {},
+        )
+    if right == 1:
+        return "Every episode earns the most there is: give it harder tasks.", {}
+    mixed = [one for one in tallies.values() if 0 < one.right < one.played]
+    settings = _choice_of_tasks(observed) if mixed else {}
+    if settings:
+        of = f"{len(mixed)} of {len(tallies)} tasks succeed sometimes"
+        if "curriculum.select" in settings:
+            return f"{of}: play those, and the others only now and then.", settings
+        return f"{of}: let a step play other groups in place of those that agree.", settings
+    larger = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
+    return f"{right:.1%} of the episodes succeed: larger groups more often hold one of each kind.", larger
+
+
+def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
+    """Settings that put play where tasks succeed sometimes: a choice among tasks that come again, else other groups in place of
+    silent ones."""
+    seen = [digest.task_id for one in observed.trained for digest in one.train]
+    groups = {(one.step, digest.task_id) for one in observed.trained for digest in one.train}
+    comes_again = len(set(seen)) < 0.8 * len(groups)
+    if comes_again and observed.config.curriculum.select == "all":
+        settings = possible(observed.config, {"curriculum.select": "mixed"})
+        if settings:
+            return settings
+    if observed.config.batch.refill_groups < observed.config.batch.global_batch_size:
+        return possible(observed.config, {"batch.refill_groups": observed.config.batch.global_batch_size})
+    return {}
+
+
+def _for_collapse(observed: Observed) -> tuple[str, Mapping[str, Json]]:
+    config = observed.config
+    if config.rollout.max_steps_off_policy > 0:
+        settings: dict[str, Json] = {"rollout.max_steps_off_policy": 0}
+        if config.rollout.staleness_window > 1:
+            settings["rollout.staleness_window"] = 1
+        if config.algorithm.off_policy_correction not in (None, "none"):
+            settings["algorithm.off_policy_correction"] = "none"
+        return (
+            f"Train on fresh tokens only: max_steps_off_policy is {config.rollout.max_steps_off_policy}.",
+            possible(config, settings),
+        )
+    if config.algorithm.loss_fn in WITHOUT_TRUST_REGION:
+        settings = {
+            "algorithm.loss_fn": "ppo", "algorithm.clip_low_threshold": 0.8, "algorithm.clip_high_threshold": 1.2,
+        }  # fmt: skip
+        return (
+            f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
+            possible(config, settings),
+        )
+    rate = config.optimizer.learning_rate
+    return f"Lower the learning rate to a quarter, from {rate:g}.", possible(
+        config, {"optimizer.learning_rate": rate / 4}
+    )
+
+
+def _tallies(observed: Observed, *, by_group: bool = False) -> Mapping[object, Tally]:
+    """How often each task succeeded in the late steps by its reward, over all its groups or in each of them."""
+    found: dict[object, list[bool]] = defaultdict(list)
+    for one in observed.late:
+        key = one.group if by_group else one.digest.task_id
+        found[key].append(one.digest.reward >= observed.history.success_threshold)
+    return {key: Tally(sum(members), len(members)) for key, members in found.items()}
+
+
+def _agreement_at(group: Tally, size: int) -> float:
+    """Probability that `size` of the members, drawn without replacement, all succeeded or all did not: unbiased for a smaller
+    group of the same task."""
+    size = min(size, group.played)
+    return (math.comb(group.right, size) + math.comb(group.played - group.right, size)) / math.comb(group.played, size)
+
+
+def _of_agreeing(observed: Observed) -> list[Episode]:
+    """One episode of each late group whose members all earned the same."""
+    rewards: dict[object, set[float]] = defaultdict(set)
+    first: dict[object, Episode] = {}
+    for one in observed.late:
+        rewards[one.group].add(one.digest.reward)
+        first.setdefault(one.group, one)
+    return [first[group] for group, values in rewards.items() if len(values) == 1]
+
+
+def _variance(metrics: Mapping[str, float], measured: str) -> float:
+    """Of a validation's mean, over tasks; of shares between 0 and 1 where only the reward's spread was kept."""
+    count = max(1.0, metrics.get("val/reward/num_prompts", 1.0))
+    mean = min(1.0, max(0.0, metrics[measured]))
+    return (
+        max(metrics.get("val/reward/std", 0.0) ** 2 if measured == "val/reward/mean" else mean * (1 - mean), 0.01)
+        / count
+    )
+
+
+def _ends(values: Sequence[float]) -> list[float]:
+    """The first and the last few, each as a mean."""
+    return [fmean(values[:WINDOW]), fmean(values[-WINDOW:])] if values else []

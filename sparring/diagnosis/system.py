@@ -1,0 +1,351 @@
+"""Symptoms of the system rather than of learning: what waits, fails, ages or grows. They silence the advice that they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean, median
+
+from sparring.detectors.evidence import Episode, named
+from sparring.diagnosis.course import JUDGE_AFTER, thirds
+from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.proposal import possible, value_of
+from sparring.diagnosis.registry import symptom
+from sparring.findings import Finding, Severity
+from sparring.history import Digest
+from sparring.types import Json
+
+STALLED, STALLED_SECONDS = 6.0, 60.0
+"""Times the median step, and seconds at least, that a run may say nothing."""
+MOST_FAILED, BROKEN = 0.01, 0.2
+"""Share of attempts that the environment may lose; from which on it is broken."""
+FEWEST_ATTEMPTS = 50
+LATE_FACTOR = 5.0
+"""Times the median that a straggler takes."""
+STRAGGLING, STARVED = 0.4, 0.7
+"""Share of a step that is waited for the last few episodes, and for play at all."""
+SHORT_SECONDS = 0.05
+"""Differences below are noise of the machine."""
+MISMATCH, MISMATCH_BF16 = 1e-3, 0.05
+"""Mean absolute difference of log-probabilities between sampler and learner with the same weights."""
+FEW_COUNT = 0.5
+"""Effective sample size below which most tokens of a step count for nothing."""
+MANY_DISCARDED = 0.2
+GROWN = 1.3
+FEWEST_STEPS = 12
+MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
+
+
+@symptom("system.stalled")
+def stalled(observed: Observed) -> Iterable[Finding]:
+    """A run that is not over says nothing any more: for six times its median step, and a minute at least; or its process is
+    gone."""
+    progress = observed.progress
+    if progress is None:
+        return
+    if progress.status == "interrupted":
+        yield Finding(
+            rule="system.stalled",
+            severity=Severity.ERROR,
+            symptom=f"the process of the run is gone since step {observed.history.last_step if observed.history.steps else 0}.",
+            evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
+            change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
+            confirm="`sparring runs show RUN` says running, and steps come again.",
+            step=observed.history.last_step if observed.history.steps else 0,
+        )
+        return
+    steps = observed.series("timing_s/step")
+    usual = median(steps) + median(observed.series("timing_s/eval") or [0.0]) if steps else 0.0
+    allowed = max(STALLED_SECONDS, STALLED * usual)
+    if progress.status != "running" or not steps or progress.seconds_since_last <= allowed:
+        return
+    yield Finding(
+        rule="system.stalled",
+        severity=Severity.ERROR,
+        symptom=f"the run has said nothing for {progress.seconds_since_last:.0f} s; its steps take {usual:.1f} s.",
+        evidence={
+            "seconds": round(progress.seconds_since_last, 1), "median_step_seconds": round(usual, 2),
+            "step": observed.history.last_step,
+        },
+        change="See what it waits for: an environment, an agent or an endpoint that does not answer. `sparring runs stop RUN` "
+        "ends it "
+        "with a checkpoint; a shorter rollout.rollout_timeout keeps one episode from holding a step up.",
+        confirm="Steps come again at their usual pace.",
+        step=observed.history.last_step,
+    )  # fmt: skip
+
+
+@symptom("environment.failures")
+def failures(observed: Observed) -> Iterable[Finding]:
+    """More than 1 % of the attempts at an episode were lost to infrastructure: the environment, an agent or an endpoint failed,
+    or was not done in time. An error from a fifth on. They are in no mean, so that nothing else shows them."""
+    attempts = observed.attempts
+    failed = sum(attempts.failed.values())
+    total = attempts.played + failed
+    if total < FEWEST_ATTEMPTS or failed / total <= MOST_FAILED:
+        return
+    worst = max(attempts.failed, key=lambda reason: attempts.failed[reason])
+    timeout = observed.config.rollout.rollout_timeout
+    is_late = worst == "env_timeout"
+    yield Finding(
+        rule="environment.failures",
+        severity=Severity.ERROR if failed / total >= BROKEN else Severity.WARNING,
+        symptom=f"{failed / total:.1%} of {total} attempts at an episode were lost to infrastructure, mostly as {worst}.",
+        evidence={
+            "attempts": total, "failed": dict(attempts.failed), "lost_episodes_a_step": round(observed.now("rollout/lost"), 2),
+            "last": attempts.detail,
+        },
+        change=f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for."
+        if is_late
+        else "Mend the environment: read what it raised (the ledger keeps it); `sparring check RECIPE --only environment` "
+        "plays it "
+        "without the model.",
+        confirm="Less than 1 % of the attempts fail.",
+        step=observed.history.last_step if observed.history.steps else 0,
+        settings=possible(observed.config, {"rollout.rollout_timeout": 2 * timeout}) if is_late else {},
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("system.mismatch")
+def mismatch(observed: Observed) -> Iterable[Finding]:
+    """Sampler and learner disagree about tokens of the same weights: what is trained is not what was played. Looked at where no
+    token is stale, since only there they should agree."""
+    if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
+        return
+    gap, count = observed.now("training/logprob_difference_mean"), observed.now("training/effective_sample_size", 1.0)
+    is_half = observed.config.model.precision != "fp32"
+    allowed = MISMATCH_BF16 if is_half else MISMATCH
+    if gap <= allowed:
+        return
+    settings = possible(observed.config, {"model.precision": "fp32"}) if is_half else {}
+    yield Finding(
+        rule="system.mismatch",
+        severity=Severity.ERROR,
+        symptom=f"the learner gives tokens that were just sampled another log-probability: {gap:.2g} apart on average.",
+        evidence={
+            "logprob_difference_mean": gap, "logprob_difference_max": observed.now("training/logprob_difference_max"),
+            "effective_sample_size": round(count, 4), "precision": observed.config.model.precision,
+        },
+        change="Compute in fp32." if settings else "Find what differs between playing and training the model: dropout, a layer "
+        "that "
+        "keeps state, a chat template that changes what was said. The built-in models agree to 1e-4.",
+        confirm="training/logprob_difference_mean falls below 1e-3 in the first step.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=1,
+    )  # fmt: skip
+
+
+@symptom("system.stale")
+def stale(observed: Observed) -> Iterable[Finding]:
+    """Tokens are older than allowed (an error), are thrown away for their age, or count for little, since the policy has moved
+    away from the one that sampled them."""
+    rollout = observed.config.rollout
+    oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
+    discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
+    highest = max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0)
+    evidence: dict[str, Json] = {
+        "max_steps_off_policy": rollout.max_steps_off_policy, "staleness_max": highest,
+        "effective_sample_size": round(count, 4), "discarded": round(discarded, 4),
+    }  # fmt: skip
+    if highest > rollout.max_steps_off_policy:
+        yield Finding(
+            rule="system.stale",
+            severity=Severity.ERROR,
+            symptom=f"tokens of {highest:.0f} steps ago were trained, and rollout.max_steps_off_policy is "
+            f"{rollout.max_steps_off_policy}.",
+            evidence=evidence,
+            change="Stop the run: the bound does not hold, which is a mistake of the program; please report it.",
+            confirm="training/staleness_max stays within the bound.",
+            step=observed.history.last_step,
+        )
+        return
+    is_thrown_away = discarded > MANY_DISCARDED
+    if oldest < 1 or not (count < FEW_COUNT or is_thrown_away):
+        return
+    bound = rollout.max_steps_off_policy // 2
+    settings: dict[str, Json] = {"rollout.max_steps_off_policy": bound}
+    if rollout.staleness_window > 1:
+        settings["rollout.staleness_window"] = 1
+    yield Finding(
+        rule="system.stale",
+        severity=Severity.WARNING,
+        symptom=f"{discarded:.0%} of the episodes were thrown away for their age."
+        if is_thrown_away
+        else f"of the tokens of a step only {count:.0%} count: the policy has moved away from the one that sampled them.",
+        evidence=evidence,
+        change=f"Train on fresher tokens: lower max_steps_off_policy to {bound}.",
+        confirm="training/effective_sample_size rises above 0.9.",
+        step=observed.history.last_step,
+        settings=possible(observed.config, settings),
+        confirm_after=JUDGE_AFTER,
+    )
+
+
+@symptom("system.filtered")
+def filtered(observed: Observed) -> Iterable[Finding]:
+    """Nearly everything that is played is filtered out: steps without any signal, or all replacements used up, while tasks are
+    far from solved."""
+    if observed.is_solved or len(observed.trained) < LATE_STEPS:
+        return
+    without = observed.now("training/steps_without_signal")
+    refill = observed.config.batch.refill_groups
+    used_up = refill > 0 and observed.now("rollout/replaced_groups") >= 0.9 * refill
+    if without < 0.5 and not (used_up and observed.now("analysis/batch_valid_ratio", 1.0) < 0.5):
+        return
+    batch = observed.config.batch
+    right = (
+        fmean(one.digest.reward >= observed.history.success_threshold for one in observed.late)
+        if observed.late
+        else 0.0
+    )
+    settings: Mapping[str, Json] = {}
+    if 0 < right < 1:
+        settings = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
+    yield Finding(
+        rule="system.filtered",
+        severity=Severity.WARNING,
+        symptom=f"{without:.0%} of the last steps changed nothing, since no group had a signal."
+        if without >= 0.5
+        else f"all {refill} replacements of a step are used up, and most groups still have no signal.",
+        evidence={
+            "steps": observed.late_steps, "steps_without_signal": round(without, 4),
+            "replaced_groups": round(observed.now("rollout/replaced_groups"), 2),
+            "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4), "success": round(right, 4),
+        },
+        change="Play larger groups: some episodes do succeed." if settings else "Play easier tasks, or pay for parts of an "
+        "answer.",
+        confirm="training/steps_without_signal stays at 0.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("system.stragglers")
+def stragglers(observed: Observed) -> Iterable[Finding]:
+    """Two fifths of a step or more are waiting for a few episodes whose environment takes more than five times the usual time."""
+    waited: list[float] = []
+    slow: list[Episode] = []
+    for record in observed.trained[-LATE_STEPS:]:
+        spent = sorted((_world_seconds(one), one.id) for one in record.train)
+        if len(spent) < 8 or "timing_s/rollout" not in record.metrics:
+            continue
+        usual, longest = spent[len(spent) // 2][0], spent[-1][0]
+        many = spent[int(0.8 * (len(spent) - 1))][0]
+        # A fifth of the episodes that are slow are no stragglers: then the world is slow.
+        is_late = longest > LATE_FACTOR * usual + SHORT_SECONDS and many < longest / 2
+        # Of what the last one takes longer, what learning did wait for: the rest went on beside it.
+        share = min(longest - usual, record.metrics["timing_s/rollout"]) / max(1e-9, record.metrics["timing_s/step"])
+        waited.append(share if is_late else 0.0)
+        names = {name for seconds, name in spent if is_late and seconds > longest / 2}
+        slow += [Episode((record.step, one.task_id), one) for one in record.train if one.id in names]
+    if len(waited) < 3 or median(waited) < STRAGGLING:
+        return
+    config = observed.config
+    window = config.batch.global_batch_size
+    allowed = max(2, config.rollout.max_steps_off_policy)
+    settings: dict[str, Json] = {"rollout.max_steps_off_policy": allowed, "rollout.staleness_window": window}
+    settings = {key: value for key, value in settings.items() if value_of(config, key) != value}
+    yield Finding(
+        rule="system.stragglers",
+        severity=Severity.WARNING,
+        symptom=f"{median(waited):.0%} of a step is waiting for {len(slow) / len(waited):.1f} episodes whose environment is "
+        f"slow.",
+        evidence={
+            "steps": observed.late_steps, "share_of_step": round(median(waited), 4),
+            "their_environment_seconds": round(max(_world_seconds(one.digest) for one in slow), 2),
+            "usual_environment_seconds": round(median(_world_seconds(one.digest) for one in observed.late), 3),
+            "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
+            "tasks": sorted({one.digest.task_id for one in slow})[:10],
+        },
+        change="Find out what these episodes wait for, and bound it in the tool. Until then let other groups overtake them, with "
+        f"tokens at most {allowed} steps old.",
+        confirm="timing_s/rollout takes a smaller share of timing_s/step.",
+        step=observed.history.last_step,
+        trajectories=named(slow),
+        settings=possible(config, settings),
+        confirm_after=5,
+    )  # fmt: skip
+
+
+@symptom("system.starved")
+def starved(observed: Observed) -> Iterable[Finding]:
+    """Learning waits for play, and play for the environment: most of the time of episodes is not the policy's. Where slots are
+    the limit, more of them are proposed; else that play goes on during learning."""
+    record = [one for one in observed.trained[-LATE_STEPS:] if one.train and "timing_s/rollout" in one.metrics]
+    if not record:
+        return
+    share = fmean(one.metrics["timing_s/rollout"] / max(1e-9, one.metrics["timing_s/step"]) for one in record)
+    played = [digest for one in record for digest in one.train]
+    total = sum(one.seconds for one in played)
+    world = sum(_world_seconds(one) for one in played)
+    waiting = sum(one.metrics["timing_s/rollout"] for one in record)
+    in_play = total / max(1e-9, waiting)
+    config = observed.config
+    episodes = config.batch.global_batch_size * config.batch.group_size
+    slots = config.rollout.rollout_max_concurrency
+    usual = median(_world_seconds(one) for one in played)
+    if share < STARVED or usual < SHORT_SECONDS or not (world > 0.5 * total or usual > 0.25 * waiting / len(record)):
+        return
+    is_narrow = slots < episodes and in_play > 0.4 * slots
+    if is_narrow:
+        settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 16 * slots)})
+        change = f"Play more episodes side by side: {slots} slots are full, and a step has {episodes} episodes."
+    elif config.rollout.max_steps_off_policy == 0:
+        settings = possible(config, {"rollout.max_steps_off_policy": 1})
+        change = "Let play go on while a step is learned (tokens at most a step old), or make the tools faster."
+    else:
+        settings, change = {}, "Make the tools faster, or play more tasks side by side: play is slower than learning."
+    yield Finding(
+        rule="system.starved",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of a step is waiting for episodes, and these wait for their environment: {usual:.2f} s each.",
+        evidence={
+            "steps": observed.late_steps, "share_of_step": round(share, 4), "environment_seconds": round(usual, 3),
+            "episode_seconds": round(total / len(played), 3), "episodes_in_play": round(in_play, 1),
+            "rollout_max_concurrency": slots, "episodes_a_step": episodes,
+        },
+        change=change,
+        confirm="timing_s/rollout takes a smaller share of timing_s/step, and steps are shorter.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=5,
+    )  # fmt: skip
+
+
+@symptom("system.memory")
+def memory(observed: Observed) -> Iterable[Finding]:
+    """Memory grows from step to step without an end: by 30 % since the first third of the steps, and in four of five steps."""
+    for name in MEMORY:
+        values = observed.series(name)
+        growth = thirds(values)
+        if len(values) < FEWEST_STEPS or growth is None or not growth.exceeds(3.0):
+            continue
+        count = len(values) // 3
+        first, now = fmean(values[:count]), fmean(values[-count:])
+        rises = fmean(after > before for before, after in zip(values[count:-1], values[count + 1 :], strict=True))
+        if now < GROWN * first or rises < 0.8:
+            continue
+        a_step = growth.value / (len(values) - count)
+        yield Finding(
+            rule="system.memory",
+            severity=Severity.WARNING,
+            symptom=f"{name} grows with every step: {first / 2**20:.0f} MiB at first, {now / 2**20:.0f} MiB now.",
+            evidence={
+                "metric": name, "at_first": first, "now": now, "bytes_a_step": round(a_step),
+                "last_values": [round(value / 2**20, 1) for value in values[-5:]],
+            },
+            change="Look for what keeps growing in the environment, reward or agent: a list at module level, a cache without a "
+            "bound, "
+            "a file or connection that `close` does not close.",
+            confirm=f"{name} stays level over {JUDGE_AFTER} steps.",
+            step=observed.history.last_step,
+            confirm_after=JUDGE_AFTER,
+        )  # fmt: skip
+        return
+
+
+def _world_seconds(digest: Digest) -> float:
+    """Of an episode, what was not the policy's."""
+    return max(0.0, digest.seconds - digest.policy_seconds)

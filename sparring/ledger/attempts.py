@@ -1,0 +1,65 @@
+"""How attempts at training episodes came out, counted beside whoever writes the ledger."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparring.errors import DataError
+from sparring.ledger.states import DiscardReason
+
+INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
+NOBODYS_FAULT = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
+"""Ended from outside; neither played nor failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """Training rollouts that came to an end; what was cancelled or is in play is not among them."""
+
+    played: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """Lost to infrastructure, by reason; each attempt counts."""
+    detail: str | None = None
+    """What the last of these said."""
+    stale: int = 0
+    """Played, and thrown away since they were older than allowed."""
+
+
+def count_attempts(path: Path) -> Attempts:
+    """Of a ledger's file, none when there is no file. Raises DataError for one that cannot be read."""
+    if not path.is_file():
+        return Attempts()
+    try:
+        db = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=30.0)
+        try:
+            counts = db.execute(
+                "SELECT state, reason, count(*) FROM rollouts WHERE split = 'train' GROUP BY state, reason"
+            ).fetchall()
+            places = ", ".join("?" * len(INFRASTRUCTURE))
+            last = db.execute(
+                f"SELECT detail FROM rollouts WHERE split = 'train' AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
+                INFRASTRUCTURE,
+            ).fetchone()
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise DataError(
+            f"{path} cannot be read as a ledger: {error}. Move it away to read the run without it."
+        ) from error
+    over = [(state, reason, count) for state, reason, count in counts if reason not in NOBODYS_FAULT]
+    failed = {str(reason): count for _, reason, count in over if reason in INFRASTRUCTURE}
+    return Attempts(
+        played=sum(
+            count for state, reason, count in over if reason not in INFRASTRUCTURE and state in _JUDGED
+        ),
+        failed=failed,
+        detail=None if last is None else last[0],
+        stale=sum(count for _, reason, count in over if reason == DiscardReason.STALE),
+    )  # fmt: skip
+
+
+_JUDGED = ("scored", "admitted", "claimed", "trained", "discarded")
+"""States of a rollout that was played to its end."""

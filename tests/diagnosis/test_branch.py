@@ -1,0 +1,194 @@
+"""A run goes on from a checkpoint with a change: what it refuses, what it keeps, and how the change is judged."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sparring.branch import branch, changed
+from sparring.config import load_config
+from sparring.diagnosis import Lineage, Observed
+from sparring.errors import ConfigError, DataError, UsageError
+from sparring.findings import Finding, Severity
+from sparring.history import History
+from sparring.tracking import RunFolder
+from sparring.training import checkpoints
+from sparring.training.widening import Adapter, widen
+from tests.diagnosis.made import rises, run, said
+
+RECIPE = """
+[environment]
+target = "environment:World"
+[reward]
+reward = "environment:reward"
+[model]
+lora_rank = 2
+lora_alpha = 4
+[schedule]
+max_steps = 40
+[warm_start]
+steps = 1
+"""
+
+A, B = "model.layers.0.lora_A.default.weight", "model.layers.0.lora_B.default.weight"
+
+
+class Stored:
+    """What a learner with an adapter of rank 2 would save, after one step of Adam."""
+
+    def save_state(self, directory: Path) -> None:
+        weights = {A: torch.arange(6.0).reshape(2, 3), B: torch.arange(8.0).reshape(4, 2)}
+        save_file(weights, directory / "weights.safetensors")
+        moments = {f"{name}/{key}": tensor + 1 for name, tensor in weights.items() for key in ("exp_avg", "exp_avg_sq")}
+        save_file(moments | {f"{A}/step": torch.tensor(1.0)}, directory / "optimizer.safetensors")
+        (directory / "optimizer.json").write_text("{}", "utf-8")
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    (recipe / "recipe.toml").write_text(RECIPE, "utf-8")
+    (recipe / "environment.py").write_text("def reward(trajectory): return 0.0\n", "utf-8")
+    config = load_config(recipe / "recipe.toml", [f"run.runs_dir={tmp_path / 'runs'}"])
+    folder = RunFolder.create(config, recipe / "recipe.toml", name="first")
+    for step in (10, 20):
+        checkpoints.save(folder.checkpoints, step, Stored(), {"step": step})  # pyright: ignore[reportArgumentType]
+    folder.set_status("completed", step=20)
+    return folder.path
+
+
+def test_a_branch_lies_beside_its_parent_and_says_where_it_came_from(parent: Path) -> None:
+    child = branch(parent, ["batch.group_size=4"], step=10, name="second")
+    assert child.path == parent.parent / "second"
+    assert child.origin() == {
+        "run": str(parent), "step": 10, "changes": {"batch.group_size": [8, 4]}, "files": [],
+    }  # fmt: skip
+    assert [path.name for path in sorted(child.checkpoints.iterdir())] == ["000010"]
+    checkpoints.verify(child.checkpoints / "000010")
+    assert child.status()["step"] == 10
+    assert child.config().batch.group_size == 4
+    assert RunFolder(parent).origin() is None
+
+
+def test_the_newest_checkpoint_is_taken_without_a_step(parent: Path) -> None:
+    assert (branch(parent, ["batch.group_size=4"]).origin() or {})["step"] == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        (["model.name=other"], UsageError, "model.name cannot be changed"),
+        (["model.lora_rank=1"], UsageError, "cannot be lowered from 2 to 1"),
+        (["warm_start.steps=9"], UsageError, "from after the warm start"),
+        ([], UsageError, "nothing is changed"),
+        (["batch.group_size=8"], UsageError, "nothing is changed"),
+        (["schedule.max_steps=20", "batch.group_size=4"], UsageError, "nothing to train"),
+        (["batch.groupsize=4"], ConfigError, "batch.group_size"),
+        (["engine.type=scripted"], ConfigError, "engine.script"),
+    ],
+)
+def test_what_a_checkpoint_cannot_be_continued_with_is_refused(
+    parent: Path, changes: list[str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        branch(parent, changes)
+    assert sorted(path.name for path in parent.parent.iterdir()) == ["first"]
+
+
+def test_a_step_without_checkpoint_names_those_that_there_are(parent: Path) -> None:
+    with pytest.raises(DataError, match="no checkpoint of step 15; there are checkpoints of steps 10, 20"):
+        branch(parent, ["batch.group_size=4"], step=15)
+
+
+def test_mended_code_is_a_change_of_its_own(parent: Path) -> None:
+    recipe = parent.parent.parent / "recipe"
+    (recipe / "environment.py").write_text("def reward(trajectory): return 1.0\n", "utf-8")
+    child = branch(parent, [], recipe=recipe)
+    assert (child.origin() or {})["files"] == ["environment.py"]
+    assert "return 1.0" in (child.path / "environment.py").read_text("utf-8")
+
+
+def test_a_wider_adapter_computes_the_same(parent: Path) -> None:
+    child = branch(parent, ["model.lora_rank=4", "model.lora_alpha=4"], step=10)
+    before, after = (
+        load_file(path / "checkpoints" / "000010" / "weights.safetensors") for path in (parent, child.path)
+    )
+    # B A times alpha / rank: 4 / 2 before, 4 / 4 after.
+    torch.testing.assert_close(2 * before[B] @ before[A], 1 * after[B] @ after[A])
+    assert (after[A].shape, after[B].shape) == ((4, 3), (4, 4))
+    assert after[A][2:].abs().min() > 0  # else the new columns of B would have no gradient either
+    moments = load_file(child.path / "checkpoints" / "000010" / "optimizer.safetensors")
+    # B was doubled, so its gradient is halved, and the square a quarter.
+    torch.testing.assert_close(moments[f"{B}/exp_avg_sq"][:, :2], (before[B] + 1) / 4)
+    assert moments[f"{A}/step"] == 1
+
+
+def test_widening_never_cuts(parent: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        widen(parent / "checkpoints" / "000010", tmp_path / "x", before=Adapter(2, 4), after=Adapter(1, 2), seed=0)
+
+
+def test_only_settings_in_effect_count_as_changes(parent: Path) -> None:
+    config = RunFolder(parent).config()
+    assert changed(config, RunFolder(parent).config(["run.name=other", "batch.group_size=8"])) == {}
+
+
+ADVICE = Finding(
+    rule="stall.groups_agree", severity=Severity.WARNING, symptom="", evidence={}, change="", confirm="",
+    settings={"curriculum.select": "mixed"}, confirm_after=15,
+)  # fmt: skip
+
+
+def judged(observed: Observed, before: History, **changes: tuple[object, object]) -> Finding:
+    lineage = Lineage(
+        parent="runs/first", step=20, changes={key.replace("__", "."): pair for key, pair in changes.items()}, history=before,
+        findings=[ADVICE],
+    )  # fmt: skip
+    child = Observed(config=observed.config, history=observed.history, lineage=lineage)
+    return said(child)["change.judged"]
+
+
+FLAT = run(lambda step, task: 0.5 if task % 8 == 0 else 0.0)
+SELECT = {"curriculum__select": ("all", "mixed")}
+
+
+def test_a_change_after_which_the_symptom_is_gone_and_the_reward_higher_has_worked() -> None:
+    found = judged(run(rises(0.2, 0.8)), FLAT.history, **SELECT)
+    assert found.evidence["verdict"] == "worked"
+    assert found.evidence["made_for"] == "stall.groups_agree"
+    assert found.severity is Severity.NOTE
+
+
+def test_a_change_after_which_the_symptom_is_still_there_has_failed() -> None:
+    found = judged(FLAT, FLAT.history, **SELECT)
+    assert (found.evidence["verdict"], found.severity) == ("failed", Severity.WARNING)
+
+
+def test_a_change_is_not_judged_before_its_time() -> None:
+    assert judged(run(steps=14), FLAT.history, **SELECT).evidence["verdict"] == "too early"
+
+
+def test_a_run_that_got_worse_than_its_parent_at_the_same_steps_has_failed() -> None:
+    found = judged(run(0.1, steps=16), run(0.8).history, **SELECT)
+    assert found.evidence["verdict"] == "failed"
+    assert found.evidence["gain"] < -0.5
+
+
+def test_of_two_changes_at_once_neither_is_judged() -> None:
+    found = judged(run(rises(0.2, 0.8)), FLAT.history, **SELECT, optimizer__learning_rate=(1e-5, 1e-4))
+    assert (found.evidence["verdict"], found.severity) == ("several", Severity.WARNING)
+
+
+def test_more_steps_alone_are_no_change() -> None:
+    lineage = Lineage(parent="runs/first", step=20, changes={"schedule.max_steps": (20, 40)}, history=FLAT.history)
+    child = Observed(config=FLAT.config, history=FLAT.history, lineage=lineage)
+    assert "change.judged" not in said(child)
+
+
+def test_the_manifest_keeps_the_rest_of_what_it_says(parent: Path) -> None:
+    child = branch(parent, ["batch.group_size=4"])
+    manifest = json.loads((child.path / "manifest.json").read_text("utf-8"))
+    assert {"origin", "versions", "config", "sha256"} <= set(manifest)

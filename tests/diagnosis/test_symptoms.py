@@ -1,0 +1,246 @@
+"""Each rule on a run that shows its symptom, with the change it proposes, and on one that looks like it and is healthy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from sparring.config import validate
+from sparring.config.recipe import tables
+from sparring.diagnosis import SYMPTOMS, Observed, Progress, diagnosed
+from sparring.diagnosis.proposal import overrides
+from sparring.findings import Severity
+from sparring.history import Call, Digest
+from sparring.ledger.attempts import Attempts
+from sparring.types import Outcome
+from tests.diagnosis.made import changed, rises, run, said
+
+GET = Call(name="get", arguments='{"key": "b"}')
+
+
+def unpaid(digest: Digest, step: int) -> Digest:
+    return replace(digest, reward=0.0)
+
+
+def hopeless(step: int, task: int) -> float:
+    """Seven of eight tasks are never right; the eighth half of the time."""
+    return 0.5 if task % 8 == 0 else 0.0
+
+
+def cut(share: int) -> Callable[[Digest, int], Digest]:
+    """One of so many tasks is cut in every episode."""
+    return lambda digest, step: replace(digest, num_cut=int(int(digest.task_id.split("-")[1]) % share == 0))
+
+
+def stuck(digest: Digest, step: int) -> Digest:
+    """Even tasks use up their turns, and are wrong."""
+    if int(digest.task_id.split("-")[1]) % 2:
+        return digest
+    return replace(digest, num_turns=5, outcome=Outcome.MAX_TURNS, reward=0.0, score=0.0, calls=(GET, GET))
+
+
+def loops(digest: Digest, step: int) -> Digest:
+    return replace(digest, calls=(GET,) * 4, reward=0.0, score=0.0, num_turns=5)
+
+
+def straggles(digest: Digest, step: int) -> Digest:
+    """The first episode of every step waits three seconds for its world."""
+    is_slow = digest.task_id == f"task-{step * 8 % 64}" and digest.id.endswith("/0.0")
+    return replace(digest, seconds=3.1) if is_slow else digest
+
+
+def slow(digest: Digest, step: int) -> Digest:
+    return replace(digest, seconds=1.0, policy_seconds=0.2)
+
+
+def falls(step: int, task: int) -> float:
+    """Up to 0.9 until step 15, then gone."""
+    return rises(0.2, 0.9, 15)(step, task) if step <= 20 else 0.02
+
+
+def leak(step: int) -> Mapping[str, float]:
+    return {"system/memory_rss_bytes": 2**30 + step * 2**26}
+
+
+ALREADY = {
+    "metrics": lambda step: {"training/entropy": 0.5 - 0.01 * step, "rollout/logprob/nz_mean": -0.5 + 0.01 * step}
+}
+
+PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
+    "stall.flat_from_start": (run(0.3, change=unpaid), set(), Severity.ERROR),
+    "stall.groups_agree": (run(hopeless), {"curriculum.select"}, Severity.WARNING),
+    "stall.validation_flat": (
+        run(rises(0.2, 0.9), change=changed(score=0.0), validations={0: 0.2, 10: 0.2, 20: 0.2}), set(), Severity.ERROR,
+    ),
+    "stall.collapse": (
+        run(falls, steps=30, more=["rollout.max_steps_off_policy=3"]), {"rollout.max_steps_off_policy"}, Severity.ERROR,
+    ),
+    "stall.nothing_moves": (run(0.4, seed=3, more=["optimizer.learning_rate=1e-5"]), {"optimizer.learning_rate"},
+    Severity.WARNING),
+    "stall.capacity": (
+        run(lambda step, task: 0.3 if step < 5 else 0.6, steps=40, **ALREADY), {"model.lora_rank", "model.lora_alpha"},
+        Severity.WARNING,
+    ),
+    "signal.valid_below_mean": (
+        run(
+            lambda step, task: 0.5 if step < 7 else 1.0 if task % 2 else 0.4, steps=30, num_tasks=10_000,
+            metrics=lambda step: {"training/entropy": 0.5 / step},
+        ),
+        {"batch.refill_groups"}, Severity.WARNING,
+    ),
+    "budgets.turn_tokens_in_training": (run(change=cut(8)), {"sampling.sampling_max_tokens"}, Severity.WARNING),
+    "budgets.turns_in_training": (
+        run(rises(0.3, 0.6), change=lambda digest, step: replace(digest,
+        outcome=Outcome.MAX_TURNS) if not digest.reward else digest),
+        {"environment.max_turns"}, Severity.WARNING,
+    ),
+    "budgets.context_in_training": (
+        run(rises(0.3, 0.6), change=lambda digest, step: replace(digest,
+        outcome=Outcome.MAX_TOKENS) if not digest.reward else digest),
+        {"model.max_sequence_length"}, Severity.WARNING,
+    ),
+    "tools.failing": (
+        run(metrics=lambda step: {"rollout/agent/tool_errors": 0.4, "rollout/agent/tool_errors/unknown_tool": 0.4}), set(),
+        Severity.WARNING,
+    ),
+    "episodes.looping": (run(change=loops), set(), Severity.WARNING),
+    "evaluation.all_zero": (
+        run(0.0, validations={0: 0.0, 20: 0.0}), set(), Severity.ERROR,
+    ),
+    "evaluation.uneven_turns": (run(0.9, change=stuck), set(), Severity.WARNING),
+    "evaluation.confidently_wrong": (
+        run(hopeless, metrics=lambda step: {"rollout/logprob/nz_mean": -0.02, "training/entropy": 0.01}),
+        {"algorithm.entropy_coef"}, Severity.WARNING,
+    ),
+    "evaluation.completion": (run(0.15, **ALREADY, more=["model.trained_weights=full"]), set(), Severity.NOTE),
+    "difficulty.calibration": (run(lambda step, task: rises(0.1, 0.8)(step, task) if task % 5 < 2 else 0.0), set(),
+    Severity.NOTE),
+    "environment.failures": (
+        run(attempts=Attempts(played=960, failed={"infra_error": 40}, detail="no connection")), set(), Severity.WARNING,
+    ),
+    "system.stalled": (
+        run(progress=Progress(status="running", seconds_since_last=300.0)), set(), Severity.ERROR,
+    ),
+    "system.mismatch": (
+        run(metrics=lambda step: {"training/logprob_difference_mean": 0.1}, more=["model.precision=bf16"]),
+        {"model.precision"}, Severity.ERROR,
+    ),
+    "system.stale": (
+        run(
+            metrics=lambda step: {"training/staleness_max": 4.0, "training/effective_sample_size": 0.2},
+            more=["rollout.max_steps_off_policy=4"],
+        ),
+        {"rollout.max_steps_off_policy"}, Severity.WARNING,
+    ),
+    "system.filtered": (run(0.002, steps=8), {"batch.group_size"}, Severity.WARNING),
+    "system.stragglers": (
+        run(change=straggles, metrics=lambda step: {"timing_s/rollout": 3.5, "timing_s/step": 4.5}),
+        {"rollout.max_steps_off_policy", "rollout.staleness_window"}, Severity.WARNING,
+    ),
+    "system.starved": (
+        run(
+            change=slow, metrics=lambda step: {"timing_s/rollout": 6.0, "timing_s/step": 7.0},
+            more=["rollout.rollout_max_concurrency=8"],
+        ),
+        {"rollout.rollout_max_concurrency"}, Severity.WARNING,
+    ),
+    "system.memory": (run(metrics=leak), set(), Severity.WARNING),
+}  # fmt: skip
+
+HEALTHY: dict[str, Observed] = {
+    "stall.flat_from_start": run(rises(0.02, 0.5)),
+    "stall.groups_agree": run(0.99),
+    "stall.validation_flat": run(rises(0.2, 0.9), validations={0: 0.2, 10: 0.5, 20: 0.8}),
+    "stall.collapse": run(rises(0.2, 0.9), steps=30, more=["rollout.max_steps_off_policy=3"]),
+    "stall.nothing_moves": run(0.4, **ALREADY),
+    "stall.capacity": run(lambda step, task: 0.3 if step < 5 else 0.97, steps=40, **ALREADY),
+    "signal.valid_below_mean": run(
+        lambda step, task: (0.5 if step < 7 else 1.0) if task % 2 else min(1.0, 0.1 + step / 26), steps=24, num_tasks=10_000
+    ),
+    "budgets.turn_tokens_in_training": run(change=cut(64)),
+    "budgets.turns_in_training": run(rises(0.3, 0.6), change=changed(num_turns=5)),
+    "budgets.context_in_training": run(rises(0.3, 0.6), change=changed(num_tokens=250)),
+    "tools.failing": run(metrics=lambda step: {"rollout/agent/tool_errors": 0.8 - 0.03 * step}),
+    "episodes.looping": run(0.95, change=changed(calls=(GET,) * 4)),
+    "evaluation.all_zero": run(0.3, validations={0: 0.0, 20: 0.3}),
+    "evaluation.uneven_turns": run(0.5, change=changed(num_turns=5)),
+    "evaluation.confidently_wrong": run(0.97, metrics=lambda step: {"rollout/logprob/nz_mean": -0.02}),
+    "evaluation.completion": run(rises(0.05, 0.6)),
+    "difficulty.calibration": run(rises(0.2, 0.6)),
+    "environment.failures": run(attempts=Attempts(played=960, failed={"infra_error": 9})),
+    "system.stalled": run(progress=Progress(status="running", seconds_since_last=30.0)),
+    "system.mismatch": run(metrics=lambda step: {"training/logprob_difference_mean": 0.01}, more=["model.precision=bf16"]),
+    "system.stale": run(
+        metrics=lambda step: {"training/staleness_max": 4.0, "training/effective_sample_size": 0.95},
+        more=["rollout.max_steps_off_policy=4"],
+    ),
+    "system.filtered": run(0.99, steps=12),
+    "system.stragglers": run(change=changed(seconds=3.1), metrics=lambda step: {"timing_s/rollout": 3.5}),
+    "system.starved": run(change=changed(seconds=1.0, policy_seconds=0.99), metrics=lambda step: {"timing_s/rollout": 6.0}),
+    "system.memory": run(metrics=lambda step: {"system/memory_rss_bytes": 2**30 + min(step, 8) * 2**27}),
+}  # fmt: skip
+
+
+def test_every_rule_has_a_planted_and_a_healthy_run_here() -> None:
+    assert set(PLANTED) == set(HEALTHY) == set(SYMPTOMS) - {"change.judged"}
+    assert all(len(one.meaning) > 40 for one in SYMPTOMS.values())
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_a_planted_symptom_is_named_with_its_change(rule: str) -> None:
+    observed, settings, severity = PLANTED[rule]
+    diagnosis = diagnosed("runs/x", observed)
+    found = {one.rule: one for one in diagnosis.findings}
+    assert rule in found, list(found)
+    assert found[rule].severity is severity
+    assert set(found[rule].settings) == settings
+    assert found[rule].evidence
+    if settings:  # a proposal is a recipe that works, and differs
+        assert validate(tables(observed.config), overrides(found[rule].settings)) != observed.config
+    first = diagnosis.first
+    assert severity is Severity.NOTE or (first is not None and first.rule == rule)
+
+
+@pytest.mark.parametrize("rule", HEALTHY)
+def test_what_only_looks_like_it_is_not_named_and_has_no_error(rule: str) -> None:
+    found = said(HEALTHY[rule])
+    assert rule not in found
+    assert not [one.rule for one in found.values() if one.severity is Severity.ERROR]
+
+
+def test_a_run_that_has_not_begun_is_early() -> None:
+    assert diagnosed("runs/x", run(steps=0)).state == "early"
+
+
+def test_a_collapse_of_a_loss_without_bounds_asks_for_bounds() -> None:
+    observed = run(falls, steps=30, more=["algorithm.loss_fn=cispo"])
+    assert said(observed)["stall.collapse"].settings == {
+        "algorithm.loss_fn": "ppo", "algorithm.clip_low_threshold": 0.8, "algorithm.clip_high_threshold": 1.2,
+    }  # fmt: skip
+
+
+def test_the_advice_of_smaller_groups_is_told_with_what_it_would_give() -> None:
+    # A group of 6 with 3 right ones: 3 of them agree by 2 of C(6, 3) = 20 draws. One of eight groups is such, the others agree.
+    observed = run(
+        hopeless,
+        change=lambda digest, step: (
+            replace(digest, reward=1.0, score=1.0)
+            if int(digest.task_id[5:]) % 8 == 0 and digest.id[-3] in "024"
+            else replace(digest, reward=0.0, score=0.0)
+        ),
+    )
+    at_half = said(observed)["stall.groups_agree"].evidence["at_half_the_group_size"]
+    assert at_half["groups_without_signal"] == pytest.approx(7 / 8 + (1 / 8) * 2 / 20)
+    # 16 groups of 3 instead of 8 of 6: 16 * (1 / 8) * 18 / 20.
+    assert at_half["groups_with_signal_a_step_with_twice_the_batch"] == pytest.approx(1.8)
+
+
+def test_tasks_that_never_come_again_ask_for_other_groups_in_their_place() -> None:
+    assert set(said(run(hopeless, num_tasks=10_000))["stall.groups_agree"].settings) == {"batch.refill_groups"}
+
+
+def test_an_alarm_of_the_system_silences_the_advice_that_it_explains() -> None:
+    observed = run(hopeless, progress=Progress(status="running", seconds_since_last=999.0))
+    found = diagnosed("runs/x", observed)
+    assert [one.rule for one in found.findings] == ["system.stalled"]
+    assert ("stall.groups_agree", "system.stalled") in {(one.finding.rule, one.by) for one in found.silenced}
