@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.diagnosis.blind.paths import exact, log_of, traced
+from benchmarks.diagnosis.blind.paths import exact, last_words, log_of, traced
 from sparring.types import Message, Reward, Task, Trajectory
 
 RIGHT_SHARE, EARLY_SHARE = 0.5, 0.3
@@ -12,8 +12,9 @@ RIGHT_SHARE, EARLY_SHARE = 0.5, 0.3
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """0.2 for each look-up, at most 0.8, and 0.2 for the right way."""
-    components = {"looked_up": 0.2 * min(len(trajectory.transitions), 4), "right": 0.2 * exact(trajectory)}
+    """Of an episode that ends with an answer: 0.2 for each look-up, at most 0.8, and 0.2 for the right way."""
+    look_ups = min(len(trajectory.transitions), 4) if last_words(trajectory) else 0
+    components = {"looked_up": 0.2 * look_ups, "right": 0.2 * exact(trajectory)}
     return Reward(total=sum(components.values()), components=components)
 
 
