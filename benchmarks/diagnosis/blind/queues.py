@@ -6,9 +6,31 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from benchmarks.diagnosis.blind.paths import EARLY_SHARE, path, train_tasks, way
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from benchmarks.diagnosis.blind.paths import EARLY_SHARE, path, way
+from benchmarks.hacks.links import tasks
 from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
+from sparring.models.small import small_model
 from sparring.types import Message, Task
+
+HOPS = (1, 2)
+
+
+def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    return small_model(seed, patient_log(256), vocabulary_size=400, max_token_length=64, width=64, layers=2)
+
+
+def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
+    return tasks("train", num, seed, hops=HOPS)
+
+
+def validation_tasks(num: int = 32, seed: int = 0) -> list[Task]:
+    return tasks("validation", num, seed, hops=HOPS)
+
+
+def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
+    return tasks("held_out", num, seed, hops=HOPS)
 
 
 def waits(key: str) -> int:
