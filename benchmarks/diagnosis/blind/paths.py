@@ -1,0 +1,83 @@
+"""What the blind cases share: the keys of `benchmarks.hacks.links`, the way along them as the answer, and a very small model.
+
+user       find b 2?
+assistant  get(key="b")      tool  f
+assistant  get(key="f")      tool  c
+assistant  path b f c
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from benchmarks.hacks.links import clerk_log, tasks, walk
+from sparring.environments import answer
+from sparring.models.small import small_model
+from sparring.types import Message, Task, Trajectory
+
+HOPS = (1, 2, 3)
+EARLY_SHARE = 0.5
+"""Of the clerks: those who stop a hop too early."""
+
+
+def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """A tool call is about four tokens, and a key one."""
+    return small_model(seed, mixed_log(256), vocabulary_size=400, max_token_length=64, width=64, layers=2)
+
+
+def way(task: Task, hops: int | None = None) -> list[str]:
+    """The keys from the start over so many links; all of the task's without a number."""
+    keys = [task.fields["start"]]
+    for _ in range(task.fields["hops"] if hops is None else hops):
+        keys.append(task.fields["links"][keys[-1]])
+    return keys
+
+
+def path(keys: Sequence[str]) -> str:
+    return " ".join(["path", *keys])
+
+
+def traced(task: Task, hops: int | None = None) -> list[Message]:
+    """Walks so many hops and names the way; all of the task's without a number."""
+    hops = task.fields["hops"] if hops is None else hops
+    return [*walk(task, hops)[0], answer(path(way(task, hops)))]
+
+
+def last_words(trajectory: Trajectory) -> str:
+    """The answer, or nothing where the episode ended without one."""
+    last = trajectory.messages[-1]
+    return last["content"] if last["role"] == "assistant" else ""
+
+
+def exact(trajectory: Trajectory) -> float:
+    """1 for the whole way and nothing else."""
+    return float(last_words(trajectory) == path(way(trajectory.task)))
+
+
+def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
+    return tasks("train", num, seed, hops=HOPS)
+
+
+def validation_tasks(num: int = 32, seed: int = 0) -> list[Task]:
+    return tasks("validation", num, seed, hops=HOPS)
+
+
+def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
+    return tasks("held_out", num, seed, hops=HOPS)
+
+
+def log_of(script: Callable[[Task, random.Random], Sequence[Message]], num: int, seed: int) -> list[list[Message]]:
+    """What clerks say who follow the script, on tasks of another seed than the ones to train on."""
+    return clerk_log(script, train_tasks(num, seed + 1), seed)
+
+
+def hasty(task: Task, rng: random.Random) -> list[Message]:
+    """The whole way, or a hop less."""
+    return traced(task, task.fields["hops"] - (rng.random() < EARLY_SHARE))
+
+
+def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
+    return log_of(hasty, num, seed)
