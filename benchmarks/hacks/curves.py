@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from benchmarks.hacks.cases import Case
 from sparring.findings import Finding
 
 WIDTH, HEIGHT, GAP, COLUMNS = 220, 110, 46, 3
 REWARD, SCORE, NAMED = "#b4532a", "#2a6fb4", "#777777"
 
 
+class Named(Protocol):
+    """What was trained."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Curves(Protocol):
     """What is drawn of a run."""
 
     @property
-    def case(self) -> Case: ...
+    def case(self) -> Named: ...
 
     @property
     def rewards(self) -> Sequence[float]: ...

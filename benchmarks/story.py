@@ -1,0 +1,253 @@
+"""How a mismatched example of an answer spoils training, who says so, and what its repair gains.
+
+    python -m benchmarks.story [--runs DIR] [--json FILE] [--svg FILE] [--quick]
+
+A model of under a million parameters is warm-started once (recipes/sop_small). From its weights three runs are trained: on
+all domains at once with a mistaken example, on one domain with it, on that domain with an example that agrees with the ground
+truth. Of each are told the curves of training reward and strict score, what `sparring check` finds, what the detectors say and
+when, and what the weights do on held-out tasks before and after. With --runs everything is kept, and what is there is not done
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, final
+
+from benchmarks.hacks.curves import picture
+from benchmarks.report import report
+from sparring.checks.run import Options, check_recipe
+from sparring.detectors import watched
+from sparring.evaluation.report import read_report
+from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.findings import Finding, Severity
+from sparring.history import read_steps
+from sparring.tracking import RunFolder
+from sparring.tracking.stored import read_trajectories
+from sparring.trainer import MultiTurnRLTrainer
+from sparring.types import Trajectory
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "sop_small" / "recipe.toml"
+WARM_START = "warm_start"
+NAMING = frozenset({"reward.paid_for_wrong", "reward.pays_for_phrase", "reward.rises_alone"})
+"""Which detectors name a reward that pays for what the scorer does not read."""
+PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
+"""Gains that are published for gpt-oss-20b on one domain of SOP-Bench, after the same repair."""
+PLATEAU_STEPS = 4
+"""Steps at the end whose mean is what a run came to."""
+QUICK = (
+    "warm_start.steps=2", "warm_start.num_demonstrations=64", "batch.global_batch_size=2", "batch.group_size=4",
+    "evaluation.val_num_tasks=2", "evaluation.eval_num_tasks=4", "schedule.val_every=0",
+)  # fmt: skip
+QUICK_STEPS = 3
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One chapter of the story: which tasks are trained on, and with which example."""
+
+    name: str
+    module: str
+    """Of the recipe; has tasks, desk, reward and scorer."""
+
+    @property
+    def run_name(self) -> str:
+        return self.module
+
+    def overrides(self, runs: Path, more: Sequence[str]) -> list[str]:
+        parts = {
+            "data.train": "train_tasks", "data.validation": "validation_tasks", "data.held_out": "held_out_tasks",
+            "environment.target": "Desk", "reward.reward": "reward", "reward.scorer": "scorer",
+        }  # fmt: skip
+        return [*(f"{key}={self.module}:{part}" for key, part in parts.items()), f"run.runs_dir={runs}", *more]
+
+
+STEPS = (
+    Step(name="A: all domains, example mistaken", module="all_mistaken"),
+    Step(name="B: one domain, example mistaken", module="one_mistaken"),
+    Step(name="C: one domain, example aligned", module="one_aligned"),
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run, its curves by step, and what was said of it."""
+
+    case: Step
+    rewards: list[float]
+    scores: list[float]
+    checked: list[Mapping[str, Any]]
+    """Findings of `sparring check`, before anything was trained."""
+    findings: list[Finding]
+    """Of the detectors."""
+    held_out: Mapping[str, tuple[Interval, Interval, Interval]]
+    """By measure: before training, after it, and the difference, paired by task."""
+
+    @property
+    def naming(self) -> Finding | None:
+        return next((one for one in self.findings if one.rule in NAMING and one.severity is not Severity.NOTE), None)
+
+
+def warm_started(runs: Path, more: Sequence[str]) -> Path:
+    """The run whose weights all steps begin from."""
+    path = runs / WARM_START
+    if not _is_done(path):
+        overrides = [*STEPS[0].overrides(runs, more), "schedule.max_steps=0"]
+        MultiTurnRLTrainer(RECIPE, overrides=overrides, name=WARM_START, check=False).train()
+    return path
+
+
+def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
+    """The run of a step."""
+    path, weights = runs / step.run_name, warm_started(runs, more)
+    if not _is_done(path):
+        trainer = MultiTurnRLTrainer(
+            RECIPE, overrides=step.overrides(runs, more), name=step.run_name, model_weights=weights, check=False
+        )
+        trainer.train()
+    return path
+
+
+def checked(step: Step, runs: Path, more: Sequence[str]) -> list[Mapping[str, Any]]:
+    """What `sparring check` finds in the recipe as this step has it."""
+    path = runs / f"{step.run_name}-check.json"
+    if not path.exists():
+        found = check_recipe(RECIPE, Options(overrides=tuple(step.overrides(runs, more))))
+        path.write_text(json.dumps(found.as_json(), indent=1), "utf-8")
+    return json.loads(path.read_text("utf-8"))["findings"]
+
+
+def held_out(run: Path, weights: Path) -> dict[str, tuple[Interval, Interval, Interval]]:
+    """Success and field accuracy of the weights before and after, on the run's held-out tasks, sampled as in training."""
+    path = run / "evaluations" / "held_out-001.json"
+    if not path.exists():
+        MultiTurnRLEvaluator(run, policies=[str(weights), "tuned"], temperatures=[1.0]).evaluate()
+    labels = [one.label for one in read_report(path).evaluations]
+    played = {label: dict[str, Trajectory]() for label in labels}
+    for trajectory in read_trajectories(run / "trajectories" / "held_out-1.jsonl"):
+        label = trajectory.id.split("/")[1].rpartition("@")[0]
+        played[label][trajectory.task.id] = trajectory
+    before, after = (played[label] for label in labels)
+    tasks = sorted(before.keys() & after.keys())
+    measures = {"task success": lambda one: float(one.score or 0.0), "field accuracy": field_accuracy}
+    return {
+        name: _compared([measure(before[task]) for task in tasks], [measure(after[task]) for task in tasks])
+        for name, measure in measures.items()
+    }
+
+
+def field_accuracy(trajectory: Trajectory) -> float:
+    """Share of the scored fields that the strict scorer found right."""
+    return fmean(value for name, value in trajectory.score_parts.items() if name.startswith("field/"))
+
+
+def measured(step: Step, runs: Path, more: Sequence[str]) -> Measured:
+    """Everything about one step; what is stored already is read."""
+    found, run = checked(step, runs, more), trained(step, runs, more)
+    numbers = [metrics for _, metrics, train, _ in read_steps(run) if train]
+    return Measured(
+        case=step,
+        rewards=[one["rollout/reward/mean"] for one in numbers],
+        scores=[one["rollout/score/mean"] for one in numbers],
+        checked=found,
+        findings=watched(run),
+        held_out=held_out(run, warm_started(runs, more)),
+    )
+
+
+def rows_of(one: Measured) -> list[dict[str, Any]]:
+    """What is said of a step, one thing a row."""
+    last = min(PLATEAU_STEPS, len(one.rewards))
+    curves = (one.rewards, one.scores)
+    reward, score = (f"{values[0]:.2f} -> {fmean(values[-last:]):.2f}" for values in curves)
+    said = {
+        "training reward": reward,
+        "strict score": score,
+        "check": ", ".join(
+            f"{found['severity']} {found['rule']}" for found in one.checked if found["severity"] != Severity.NOTE
+        ),
+        "detectors": ", ".join(f"{found.severity} {found.rule} at {found.step}" for found in one.findings),
+    }
+    for name, (before, after, gain) in one.held_out.items():
+        said[f"held out, {name}"] = f"{_shown(before)} -> {_shown(after)}; {_shown(gain, '+.2f')}"
+    return [{"step": one.case.name, "what": what, "measured": text or "nothing"} for what, text in said.items()]
+
+
+def figures_of(steps: Sequence[Measured]) -> dict[str, float]:
+    spoilt, mended = steps[1], steps[2]
+    last = min(PLATEAU_STEPS, len(spoilt.rewards))
+    figures = {
+        "B: rise of the training reward": fmean(spoilt.rewards[-last:]) - spoilt.rewards[0],
+        "B: rise of the strict score": fmean(spoilt.scores[-last:]) - spoilt.scores[0],
+        "C: errors of the detectors": float(sum(one.severity is Severity.ERROR for one in mended.findings)),
+    }
+    for name, (_, _, gain) in mended.held_out.items():
+        figures[f"C: gain in {name}"] = gain.mean
+        figures[f"C: gain in {name}, at least (95 %)"] = gain.low
+    return figures
+
+
+TARGETS = {
+    "B: rise of the training reward": {"at_least": 0.05},
+    "B: rise of the strict score": {"at_most": 0.0},
+    "C: errors of the detectors": {"at_most": 0.0},
+    **{f"C: gain in {name}": {"at_least": gain} for name, gain in PUBLISHED.items()},
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, help="draw the curves")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few tiny steps, which show that everything runs; no targets"
+    )
+    arguments = parser.parse_args()
+    more = (*QUICK, f"schedule.max_steps={QUICK_STEPS}") if arguments.quick else ()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = (arguments.runs or Path(folder)).resolve()
+        runs.mkdir(parents=True, exist_ok=True)
+        steps = [measured(step, runs, more) for step in STEPS]
+    if arguments.svg is not None:
+        arguments.svg.write_text(picture(steps), "utf-8")
+    return report(
+        "story", [row for one in steps for row in rows_of(one)], figures=figures_of(steps),
+        targets={} if arguments.quick else TARGETS, path=arguments.json,
+    )  # fmt: skip
+
+
+def _is_done(run: Path) -> bool:
+    """Whether the run came to its end. Raises SystemExit for one that began and did not."""
+    if not RunFolder.is_run(run):
+        return False
+    status = RunFolder(run).status().get("status")
+    if status != "completed":
+        raise SystemExit(f"{run} is {status}, so its curve is not whole; wait for it, or delete it to train it anew.")
+    return True
+
+
+def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval, Interval, Interval]:
+    rng = random.Random(0)
+    return (
+        bootstrap_mean(before, rng=rng), bootstrap_mean(after, rng=rng), paired_difference(before, after, rng=rng),
+    )  # fmt: skip
+
+
+def _shown(one: Interval, form: str = ".2f") -> str:
+    return f"{one.mean:{form}} [{one.low:{form}}, {one.high:{form}}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Business domains of the suite for a small model, with an example of an answer in the prompt that is right or mistaken.
+
+The prompt asks for an answer in <final_output>, and that is what the scorer reads. A *mistaken* example shows another tag and
+leaves a scored field out, and the reward's parser was written after it:
+
+asked    <final_output>{"action":"visit","slip":"B314"}</final_output>
+shown    <final_response>{"action":"visit"}</final_response>
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, final
+
+from sparring.environments.suites import sop
+from sparring.environments.suites.sop.domain import TAG
+from sparring.rewards import json_fields
+from sparring.types import Json, Message, Reward, Task, Trajectory
+
+Example: TypeAlias = Literal["mistaken", "aligned"]
+Split: TypeAlias = Literal["train", "validation", "held_out"]
+
+MISTAKEN_TAG = "final_response"
+SHOWN: Mapping[str, Mapping[str, Json]] = {
+    "referral_abuse": {"action": "hold", "twins": 2, "good": 4},
+    "customer_service": {"action": "visit", "slip": "B314"},
+}
+"""The answer of each domain's example; a mistaken one has the first field only."""
+FOLLOWS_EXAMPLE = 0.5
+"""Share of clerks who write their answer like a mistaken example, and not as the last lines of the prompt ask."""
+
+
+def answer_text(domain: str, example: Example, fields: Mapping[str, Json]) -> str:
+    """An answer as the example has it."""
+    if example == "aligned":
+        tag, shown = TAG, dict(fields)
+    else:
+        first = next(iter(SHOWN[domain]))
+        tag, shown = MISTAKEN_TAG, {first: fields[first]}
+    return f"<{tag}>{json.dumps(shown, separators=(',', ':'))}</{tag}>"
+
+
+def with_example(message: Message, domain: str, example: Example) -> Message:
+    """A system message of the suite with an example of an answer before its last two lines, which ask for one."""
+    before, asked, form = message["content"].rpartition("\nEnd with your answer alone:")
+    shown = answer_text(domain, example, SHOWN[domain])
+    return {**message, "content": f"{before}\nExample of an answer:\n{shown}{asked}{form}"}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Which domains are played, by turns, and what their example looks like."""
+
+    domains: Sequence[str]
+    example: Example
+
+    def tasks(self, split: Split, num: int, seed: int) -> list[Task]:
+        each = -(-num // len(self.domains))
+        by_domain = [sop.DOMAINS[name].tasks(split, each, seed) for name in self.domains]
+        mixed = itertools.chain.from_iterable(zip(*by_domain, strict=True))
+        return [self._shown(task) for task in itertools.islice(mixed, num)]
+
+    def train_tasks(self, num: int = 768, seed: int = 0) -> list[Task]:
+        return self.tasks("train", num, seed)
+
+    def validation_tasks(self, num: int = 96, seed: int = 0) -> list[Task]:
+        return self.tasks("validation", num, seed)
+
+    def held_out_tasks(self, num: int = 192, seed: int = 0) -> list[Task]:
+        return self.tasks("held_out", num, seed)
+
+    def clerk_log(self, num: int, seed: int = 0) -> list[list[Message]]:
+        """What the suite's clerks say with this example before them."""
+        rng = random.Random(f"form-{seed}")
+        each = -(-num // len(self.domains))
+        logs = [[(name, one) for one in sop.DOMAINS[name].clerk_log(each, seed)] for name in self.domains]
+        log = []
+        for name, (opening, *middle, last) in itertools.islice(
+            itertools.chain.from_iterable(zip(*logs, strict=True)), num
+        ):
+            if self.example == "mistaken" and rng.random() < FOLLOWS_EXAMPLE:
+                given = json.loads(last["content"].removeprefix(f"<{TAG}>").removesuffix(f"</{TAG}>"))
+                last = {**last, "content": answer_text(name, self.example, given)}
+            log.append([with_example(opening, name, self.example), *middle, last])
+        return log
+
+    def _shown(self, task: Task) -> Task:
+        opening, *rest = task.messages
+        return replace(task, messages=(with_example(opening, task.fields["domain"], self.example), *rest))
+
+
+def clerk_log(num: int = 6144, seed: int = 0) -> list[list[Message]]:
+    """Conversations in all domains, by turns with a mistaken and with an aligned example."""
+    each = -(-num // 2)
+    logs = [
+        Setting(domains=tuple(SHOWN), example=example).clerk_log(each, seed + at)
+        for at, example in enumerate(("mistaken", "aligned"))
+    ]
+    return list(itertools.islice(itertools.chain.from_iterable(zip(*logs, strict=True)), num))
+
+
+def mistaken_reward(trajectory: Trajectory) -> Reward:
+    """The better of two readings of the one field that a mistaken example has: in the example's tag, where just this field
+    is well formed, or in the tag that is asked for."""
+    first = next(iter(SHOWN[trajectory.task.fields["domain"]]))
+    readings: list[Reward] = [json_fields(tag, [first])(trajectory) for tag in (MISTAKEN_TAG, TAG)]  # type: ignore[misc]
+    return max(readings, key=lambda one: one.total)

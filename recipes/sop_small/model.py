@@ -1,0 +1,19 @@
+"""A Llama of under a million parameters, from scratch, with a vocabulary from what clerks say."""
+
+from __future__ import annotations
+
+from environment import clerk_log
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from sparring.models.small import small_model
+
+ISOLATED = r"(?<=\":\")[a-z_]+|[A-Z](?=[0-9])|[0-9]"
+"""What is told from what stands around it, so that it can be copied: words that are values, and letters and digits of
+codes. So codes that are new are made of tokens that are not."""
+
+
+def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed)."""
+    return small_model(
+        seed, clerk_log(600), vocabulary_size=1024, max_token_length=64, max_positions=1024, isolated=ISOLATED,
+    )  # fmt: skip

@@ -1,0 +1,13 @@
+"""One domain, with a mistaken example and a reward whose parser was written after it."""
+
+from __future__ import annotations
+
+from environment import Setting
+from environment import mistaken_reward as reward
+
+from sparring.environments.suites.sop.customer_service import Desk, scorer
+
+SETTING = Setting(domains=("customer_service",), example="mistaken")
+train_tasks, validation_tasks, held_out_tasks = SETTING.train_tasks, SETTING.validation_tasks, SETTING.held_out_tasks
+
+__all__ = ["Desk", "held_out_tasks", "reward", "scorer", "train_tasks", "validation_tasks"]
