@@ -104,7 +104,7 @@ def _supervise(begin: Sequence[str], changes: Sequence[str], *, as_json: bool) -
         lambda run: (*command, "--resume", run, *changes),
         say=lambda line: typer.echo(line, err=True),
     )
-    raise typer.Exit(supervisor.run())
+    sys.exit(supervisor.run())
 
 
 def resume_training(

@@ -61,7 +61,7 @@ class Handshake:
                 f"after step {step} engine and learner differ by {difference:.3g} a token in the log-probabilities of one text: "
                 "they compute with different weights. Restart the engine, and resume the run."
             )
-        return {"engine/probe_difference": difference}
+        return {"training/probe_difference": difference}
 
 
 def _beginning(batch: TrainingBatch) -> tuple[int, ...]:

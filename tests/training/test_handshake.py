@@ -43,7 +43,7 @@ def test_an_engine_that_took_the_weights_passes(tiny_policy) -> None:
         for step in (1, 2, 3):
             weights = learned(learner)
             await engine.load_weights(weights, version=step)
-            found.append((await handshake.check(weights, step, LESSON))["engine/probe_difference"])
+            found.append((await handshake.check(weights, step, LESSON))["training/probe_difference"])
         await engine.close()
         return found
 
