@@ -33,7 +33,7 @@ from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
-from sparring.errors import GateError, UsageError
+from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
@@ -110,6 +110,7 @@ class MultiTurnRLTrainer:
         self._stop: asyncio.Event | None = None
         self._stop_requested = threading.Event()
         self._saved_step: int | None = None
+        self._save_is_due = False
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
@@ -349,8 +350,8 @@ class MultiTurnRLTrainer:
             if lost is not None:
                 tracker.log_finding(lost.as_json())
             every = config.schedule.save_every
-            if every and at % every == 0:
-                await save_now(at)
+            if self._save_is_due or (every and at % every == 0):
+                await self._tried(save_now, at)
             folder.set_status("running", step=at)
             if folder.stop_requested():
                 stop.set()
@@ -545,7 +546,6 @@ class MultiTurnRLTrainer:
         ones go."""
         if self._saved_step == step:
             return
-        self._saved_step = step
         state = {
             "step": step, "curriculum": curriculum.state(),
             "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
@@ -553,9 +553,20 @@ class MultiTurnRLTrainer:
         # A checkpoint never holds what the ledger might still lose.
         await asyncio.to_thread(parts.ledger.flush)
         saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, step, parts.learner, state)
+        self._saved_step = step
         await asyncio.wrap_future(parts.ledger.publish_nowait(step, saved.name))
         keep = self.config.schedule.keep_checkpoints
         await asyncio.to_thread(checkpoints.prune, folder.checkpoints, step, keep=keep)
+
+    async def _tried(self, save: Callable[[int], Awaitable[None]], step: int) -> None:
+        """Save; what fails is told, and tried again after the next step: a full disk may have room by then."""
+        try:
+            await save(step)
+        except DataError as error:
+            self._save_is_due = True
+            self._console.announced(f"{error} The run goes on, and tries again after the next step.")
+        else:
+            self._save_is_due = False
 
     async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
         """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""

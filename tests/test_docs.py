@@ -101,6 +101,7 @@ def emitted() -> list[re.Pattern[str]]:
         "rollouts/metrics",
         "rollouts/curriculum",
         "training/learner",
+        "training/handshake",
         "evaluation/evaluation",
         "loop",
         "trainer",
