@@ -163,8 +163,10 @@ class MultiTurnRLTrainer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Who interrupts a second time does not want to wait for what is being computed.
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            self.close()
 
     def stop(self) -> None:
         """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
