@@ -34,7 +34,7 @@ from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
-from sparring.errors import GateError, UsageError
+from sparring.errors import DataError, GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
@@ -112,6 +112,7 @@ class MultiTurnRLTrainer:
         self._stop: asyncio.Event | None = None
         self._stop_requested = threading.Event()
         self._saved_step: int | None = None
+        self._save_is_due = False
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
@@ -164,8 +165,10 @@ class MultiTurnRLTrainer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Who interrupts a second time does not want to wait for what is being computed.
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            self.close()
 
     def stop(self) -> None:
         """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
@@ -361,9 +364,9 @@ class MultiTurnRLTrainer:
             if lost is not None:
                 tracker.log_finding(lost.as_json())
             every = config.schedule.save_every
-            if every and at % every == 0:
+            if self._save_is_due or (every and at % every == 0):
                 saving = time.monotonic()
-                await save_now(at)
+                await self._tried(save_now, at)
                 tracker.log_metrics(at, {"timing_s/save_checkpoint": time.monotonic() - saving})
             folder.set_status("running", step=at)
             if folder.stop_requested():
@@ -558,7 +561,6 @@ class MultiTurnRLTrainer:
         ones go."""
         if self._saved_step == step:
             return
-        self._saved_step = step
         state = {
             "step": step, "curriculum": curriculum.state(),
             "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
@@ -566,9 +568,20 @@ class MultiTurnRLTrainer:
         # A checkpoint never holds what the ledger might still lose.
         await asyncio.to_thread(parts.ledger.flush)
         saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, step, parts.learner, state)
+        self._saved_step = step
         await asyncio.wrap_future(parts.ledger.publish_nowait(step, saved.name))
         keep = self.config.schedule.keep_checkpoints
         await asyncio.to_thread(checkpoints.prune, folder.checkpoints, step, keep=keep)
+
+    async def _tried(self, save: Callable[[int], Awaitable[None]], step: int) -> None:
+        """Save; what fails is told, and tried again after the next step: a full disk may have room by then."""
+        try:
+            await save(step)
+        except DataError as error:
+            self._save_is_due = True
+            self._console.announced(f"{error} The run goes on, and tries again after the next step.")
+        else:
+            self._save_is_due = False
 
     async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
         """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""

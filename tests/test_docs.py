@@ -106,6 +106,7 @@ def emitted() -> list[re.Pattern[str]]:
         "prices",
         "rollouts/curriculum",
         "training/learner",
+        "training/handshake",
         "evaluation/evaluation",
         "loop",
         "trainer",

@@ -50,20 +50,24 @@ def _broken_rollouts(db: sqlite3.Connection) -> list[str]:
     lives: list[tuple[tuple[str, bool, str | None], ...]] = [()]
     following: dict[tuple[int, str, bool, str | None], int] = {}
     life_of: dict[str, int] = {}
-    last: dict[str, tuple[str, int | None, str | None]] = {}
+    steps: dict[str, int] = {}
+    """Of those whose last event names one."""
     claims: dict[str, tuple[int, int]] = {}
+    claimed = str(RolloutState.CLAIMED)
     for sequence, rollout_id, state, step, reason in db.execute(
         "SELECT sequence, rollout_id, state, step, reason FROM events ORDER BY sequence"
     ):
-        key = (life_of.get(rollout_id, 0), state, step is not None, reason)
+        has_step = step is not None
+        key = (life_of.get(rollout_id, 0), state, has_step, reason)
         number = following.get(key)
         if number is None:
             number = following[key] = len(lives)
-            lives.append((*lives[key[0]], (state, step is not None, reason)))
+            lives.append((*lives[key[0]], (state, has_step, reason)))
         life_of[rollout_id] = number
-        last[rollout_id] = (state, step, reason)
-        if state == RolloutState.CLAIMED:
-            claims[rollout_id] = (sequence, step)
+        if has_step:
+            steps[rollout_id] = step
+            if state == claimed:
+                claims[rollout_id] = (sequence, step)
 
     @cache
     def rules_of(life: int, split: str) -> tuple[str, ...]:
@@ -81,23 +85,30 @@ def _broken_rollouts(db: sqlite3.Connection) -> list[str]:
     for kind, step, _, _ in lineage:
         published = [*(one for one in published if one <= step), *([step] if kind == "published" else [])]
     last_published = max(published, default=-1)
+    consumed = {str(state) for state in _CONSUMED}
     rewinds = [(event, step) for kind, step, _, event in lineage if kind == "resumed"]
     for rollout_id, split, state, step, reason in db.execute("SELECT id, split, state, step, reason FROM rollouts"):
         life = life_of.pop(rollout_id, 0)
-        broken += [f"rollout {rollout_id}: {rule}" for rule in rules_of(life, split)]
-        if life and last[rollout_id] != (state, step, reason):
-            broken.append(
-                f"rollout {rollout_id}: the row says {(state, step, reason)}, its history ends with {last[rollout_id]}"
-            )
-        if state not in _CONSUMED or step is None:
+        rules = rules_of(life, split)
+        if rules:
+            broken += [f"rollout {rollout_id}: {rule}" for rule in rules]
+        if life:
+            last_state, has_step, last_reason = lives[life][-1]
+            last_step = steps[rollout_id] if has_step else None
+            if (last_state, last_step, last_reason) != (state, step, reason):
+                ended = (last_state, last_step, last_reason)
+                broken.append(
+                    f"rollout {rollout_id}: the row says {(state, step, reason)}, its history ends with {ended}"
+                )
+        if step is None or state not in consumed:
             continue
-        if (state == RolloutState.TRAINED) != (step <= last_published):
+        if (state != claimed) != (step <= last_published):
             newest = "there is none" if last_published < 0 else f"the newest is of step {last_published}"
             broken.append(f"rollout {rollout_id}: {state} for step {step}, but of the run's checkpoints {newest}")
         claimed_at, claimed_for = claims.get(rollout_id, (0, step))
         if claimed_for != step:
             broken.append(f"rollout {rollout_id}: claimed for step {claimed_for} and {state} for step {step}")
-        if any(claimed_at <= event and step > resumed_at for event, resumed_at in rewinds):
+        if rewinds and any(claimed_at <= event and step > resumed_at for event, resumed_at in rewinds):
             broken.append(f"rollout {rollout_id}: {state} for step {step}, which the run has gone back behind since")
     return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in life_of]
 
@@ -135,7 +146,9 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
     rollouts: dict[str, int | None] = dict(db.execute("SELECT id, step FROM rollouts"))
     weights_of: dict[int, tuple[str, str]] = {}
     """Of each version that something consumed was sampled with, its fingerprint, and the first turn that says so."""
-    reasons = set(UntrainedReason)
+    reasons = {str(reason) for reason in UntrainedReason}
+    not_received = str(UntrainedReason.NOT_RECEIVED)
+    problems: list[str]
     current: str | None = None
     seen: set[int] = set()
     lost: set[int] = set()
@@ -150,7 +163,7 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
     ):  # fmt: skip
         if rollout_id != current:
             current, seen, lost, begun = rollout_id, set(), set(), set()
-        problems: list[str] = []
+        problems = []
         numbers = array("f", logprobs)
         num_tokens = num_bytes // item
         num_versioned, oldest = tokens_and_oldest(versions)
@@ -202,7 +215,7 @@ def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> l
             problems.append("a log-probability is not finite")
         seen.add(turn_id)
         begun.add(policy)
-        if untrained == UntrainedReason.NOT_RECEIVED:
+        if untrained == not_received:
             lost.add(turn_id)
         if problems:
             broken += [f"turn {turn_id} of rollout {rollout_id}: {problem}" for problem in problems]
