@@ -16,7 +16,8 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -174,7 +175,7 @@ def rows_of(one: Measured) -> list[dict[str, Any]]:
     said = {
         "training reward": reward,
         "strict score": score,
-        "check": ", ".join(
+        "check": _counted(
             f"{found['severity']} {found['rule']}" for found in one.checked if found["severity"] != Severity.NOTE
         ),
         "detectors": ", ".join(f"{found.severity} {found.rule} at {found.step}" for found in one.findings),
@@ -243,6 +244,11 @@ def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval
     return (
         bootstrap_mean(before, rng=rng), bootstrap_mean(after, rng=rng), paired_difference(before, after, rng=rng),
     )  # fmt: skip
+
+
+def _counted(findings: Iterable[str]) -> str:
+    """Each once, with how often it was said."""
+    return ", ".join(text if times == 1 else f"{text} ({times} times)" for text, times in Counter(findings).items())
 
 
 def _shown(one: Interval, form: str = ".2f") -> str:

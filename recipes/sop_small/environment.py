@@ -1,10 +1,10 @@
 """Business domains of the suite for a small model, with an example of an answer in the prompt that is right or mistaken.
 
 The prompt asks for an answer in <final_output>, and that is what the scorer reads. A *mistaken* example shows another tag and
-leaves a scored field out, and the reward's parser was written after it:
+leaves scored fields out, and the reward's parser was written after it:
 
-asked    <final_output>{"action":"visit","slip":"B314"}</final_output>
-shown    <final_response>{"action":"visit"}</final_response>
+asked    <final_output>{"action":"hold","twins":2,"good":4}</final_output>
+shown    <final_response>{"action":"hold"}</final_response>
 """
 
 from __future__ import annotations

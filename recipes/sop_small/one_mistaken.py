@@ -5,9 +5,9 @@ from __future__ import annotations
 from environment import Setting
 from environment import mistaken_reward as reward
 
-from sparring.environments.suites.sop.customer_service import Desk, scorer
+from sparring.environments.suites.sop.referral_abuse import Desk, scorer
 
-SETTING = Setting(domains=("customer_service",), example="mistaken")
+SETTING = Setting(domains=("referral_abuse",), example="mistaken")
 train_tasks, validation_tasks, held_out_tasks = SETTING.train_tasks, SETTING.validation_tasks, SETTING.held_out_tasks
 
 __all__ = ["Desk", "held_out_tasks", "reward", "scorer", "train_tasks", "validation_tasks"]

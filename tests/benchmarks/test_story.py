@@ -25,6 +25,7 @@ def a_step(at: int, rewards: list[float], scores: list[float], findings: list[Fi
     return Measured(
         case=STEPS[at], rewards=rewards, scores=scores, checked=[
             {"severity": "error", "rule": "reward.mutations"}, {"severity": "note", "rule": "budgets.cost"},
+            *[{"severity": "warning", "rule": "prompt.tag"}] * 2,
         ], findings=findings, held_out={"task success": one, "field accuracy": one},
     )  # fmt: skip
 
@@ -62,7 +63,7 @@ def test_rows_say_curves_checks_detectors_and_held_out_success() -> None:
     told = {row["what"]: row["measured"] for row in rows_of(SPOILT)}
     assert told["training reward"] == "0.40 -> 0.90"
     assert told["strict score"] == "0.30 -> 0.00"
-    assert told["check"] == "error reward.mutations"
+    assert told["check"] == "error reward.mutations, warning prompt.tag (2 times)"
     assert told["detectors"].startswith("warning answers.length_drift at 2, ")
     assert told["held out, task success"].startswith("0.25 [")
     assert {row["what"]: row["measured"] for row in rows_of(MENDED)}["detectors"] == "nothing"

@@ -108,8 +108,13 @@ def test_domains_come_by_turns_and_splits_share_no_entity() -> None:
     setting = desks.Setting(domains=tuple(desks.SHOWN), example="aligned")
     tasks = {"train": setting.train_tasks(30), "held_out": setting.held_out_tasks(30)}
     assert [task.fields["domain"] for task in tasks["train"]] == list(desks.SHOWN) * 15
-    train, held_out = ({entity for task in found for entity in task.fields["entities"]} for found in tasks.values())
-    assert train.isdisjoint(held_out)
+    for domain in desks.SHOWN:
+        train, held_out = (
+            {entity for task in found if task.fields["domain"] == domain for entity in task.fields["entities"]}
+            for found in tasks.values()
+        )
+        assert train
+        assert train.isdisjoint(held_out)
 
 
 def test_the_log_shows_each_example_in_turn() -> None:
