@@ -69,7 +69,8 @@ class Finding:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots, which the alias of a generic class cannot be made with: it writes down what it was called as.
+@dataclass(frozen=True, kw_only=True)
 class Rule(Generic[Seen]):
     """A pure function to findings, with its name."""
 

@@ -226,7 +226,7 @@ class Turn:
     """Which of the episode's named policies played it; None is the main one."""
     learns: bool = True
     """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
-    began: float | None = None
+    began: float | None = field(default=None, compare=False)
     """Seconds from the beginning of the episode until it was asked for; None where nobody knows. Not in the ledger."""
 
     @property
@@ -322,7 +322,7 @@ class Trajectory:
     final_state: Json = None
     """What the environment said its world was like at the end; None where it says nothing."""
     error: str | None = None
-    began: float | None = None
+    began: float | None = field(default=None, compare=False)
     """When it was begun, in seconds since 1970; None where nobody knows."""
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()

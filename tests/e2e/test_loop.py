@@ -105,7 +105,9 @@ def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resu
         rollouts = ledger.rollouts()
     assert {rollout.state for rollout in rollouts} <= FINAL_STATES
     rewound = [rollout.id for rollout in rollouts if rollout.reason is DiscardReason.REWOUND]
-    assert rewound == ["killed/0", "killed/1"]
+    # What was in play, and the 16 episodes of step 2, whose checkpoint was lost each time.
+    assert {"killed/0", "killed/1"} < set(rewound)
+    assert len(rewound) == 2 + 2 * 16
 
 
 def test_a_run_that_failed_right_after_its_warm_start_resumes_from_it(tmp_path: Path) -> None:

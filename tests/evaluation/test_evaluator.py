@@ -234,7 +234,14 @@ def num_lines(path: Path) -> int:
 
 
 def without_times(report: dict[str, Any]) -> dict[str, Any]:
-    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in report["evaluations"]]
+    """Log-probabilities are the same up to the rounding of batches of another size."""
+    rows = [
+        {
+            **{key: value for key, value in row.items() if key != "seconds"},
+            "metrics": {name: round(value, 4) for name, value in row["metrics"].items()},
+        }
+        for row in report["evaluations"]
+    ]
     return {"evaluations": rows, "comparisons": report["comparisons"]}
 
 

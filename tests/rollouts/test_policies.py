@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,13 +188,18 @@ def test_rewards_and_credit_are_for_the_turns_that_learn() -> None:
     assert [len(turns) for turns in named.values()] == [2]
 
 
+def untimed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Whoever plays takes time."""
+    return {name: value for name, value in metrics.items() if not name.startswith("timing_s/")}
+
+
 def test_a_simulator_has_metrics_of_its_own_and_is_in_no_other() -> None:
     with Ledger() as ledger:
         played = talked(ledger)
     group = TrajectoryGroup(task=TASK, trajectories=(played,))
-    with_it = rollout_metrics([group], {played.id: (1.0, 1.0)}, version=0)
+    with_it = untimed(rollout_metrics([group], {played.id: (1.0, 1.0)}, version=0))
     alone = replace(group, trajectories=(replace(played, other_turns=()),))
-    without = rollout_metrics([alone], {played.id: (1.0, 1.0)}, version=0)
+    without = untimed(rollout_metrics([alone], {played.id: (1.0, 1.0)}, version=0))
     own = {name for name in with_it if name.startswith("rollout/policies/customer/")}
     assert {name: value for name, value in with_it.items() if name not in own} == without
     assert with_it["rollout/policies/customer/turns"] == 2

@@ -317,7 +317,7 @@ def test_training_is_refused_with_the_licence_and_the_option_that_states_a_right
     monkeypatch.chdir(tmp_path)
     path = recipe(checkout, tmp_path / "recipe")
     path.write_text(path.read_text().replace("DATA", "train"))
-    result = CliRunner().invoke(app, ["train", str(path)])
+    result = CliRunner().invoke(app, ["train", str(path), "--no-supervise"])
     assert result.exit_code == 2
     told = " ".join(result.output.split())
     for words in ("CC BY-NC 4.0", "Potters' Licence 1.0", "Nobody fires models on this.", "i_have_training_rights"):
@@ -343,7 +343,7 @@ def test_training_is_refused_whoever_plays_the_tasks(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["train", str(with_agent(checkout, tmp_path / "recipe", ""))])
+    result = CliRunner().invoke(app, ["train", str(with_agent(checkout, tmp_path / "recipe", "")), "--no-supervise"])
     assert result.exit_code == 2
     told = " ".join(result.output.split())
     for words in ("data.train", "CC BY-NC 4.0", "Potters' Licence 1.0", "i_have_training_rights"):
