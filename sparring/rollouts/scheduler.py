@@ -193,9 +193,11 @@ class Scheduler:
         return group
 
     async def _next_finished(self) -> int:
-        """Position of the oldest finished group among the W oldest; waits until there is one."""
+        """Position of the oldest finished group among the W positions from the oldest on; waits until there is one."""
         while True:
-            window = sorted(self._in_play)[: self._window]
+            # By position, not by count: however long the oldest takes, no more than W - 1 others overtake it.
+            head = min(self._in_play)
+            window = [position for position in sorted(self._in_play) if position < head + self._window]
             for position in window:
                 if self._in_play[position].done():
                     return position
