@@ -62,6 +62,8 @@ class Run:
     """Called after every step, and before the first; decides itself whether it is due."""
     save: Callable[[int], Awaitable[None]]
     """Called after every step; decides itself whether it is due."""
+    doing: Callable[[str], object]
+    """Told what the loop does next, for who watches."""
     stop: asyncio.Event
     """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step under way is given up, nothing trained is lost."""
 
@@ -81,6 +83,7 @@ async def train(run: Run) -> int:
             times: dict[str, float] = {}
 
             # Play: the oldest finished groups, already rewarded.
+            run.doing("waits for episodes")
             with _timed(times, "timing_s/rollout"):
                 groups = await unless_stopped(scheduler.next_batch(), run.stop)
             if not groups:
@@ -88,6 +91,7 @@ async def train(run: Run) -> int:
             scheduler.start_ahead()
 
             # Learn: rewards -> advantages -> forest of token segments -> one optimizer step.
+            run.doing("learns")
             step += 1
             with _timed(times, "timing_s/advantages"):
                 advantages, measured = await asyncio.to_thread(run.advantages, groups)

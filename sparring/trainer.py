@@ -397,6 +397,7 @@ class MultiTurnRLTrainer:
             max_seconds=config.schedule.max_seconds,
             validate=validate,
             save=save,
+            doing=self._console.doing,
             stop=stop,
         )  # fmt: skip
         with self._console.training(

@@ -154,6 +154,11 @@ class Console:
             finally:
                 self._training = None
 
+    def doing(self, what: str) -> None:
+        """What the training does now, beside its bar: waits for episodes, or learns."""
+        if self._training is not None:
+            self._update(self._training.steps_bar, description=f"training, {what}")
+
     def group_played(self, group: TrajectoryGroup) -> None:
         if self._training is not None:
             self._training.num_played += len(group.trajectories) + group.num_lost
@@ -164,6 +169,8 @@ class Console:
         if "rollout/reward/mean" not in metrics:
             return
         shown = [f"{label} {pattern.format(metrics[name])}" for label, name, pattern in STEP_NUMBERS if name in metrics]
+        if metrics.get("training/staleness_max"):
+            shown.append(f"stale by {metrics['training/staleness_max']:.0f} at most")
         if metrics.get("training/steps_without_signal"):
             shown.append("no group had a signal")
         self._warn_of_breaks(metrics)

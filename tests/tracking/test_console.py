@@ -1,6 +1,7 @@
 """The console: bars on a terminal, plain lines elsewhere, results apart from progress."""
 
 import io
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def play(shown: Console) -> None:
         pass
     with shown.training(2, start=0, episodes=2):
         for step in (1, 2):
+            shown.doing("waits for episodes")
             shown.group_played(GROUP)
+            time.sleep(0.15)  # bars are drawn ten times a second
             shown.log_metrics(step, STEP)
         with shown.steps("validation: step 2", 1) as progress:
             progress({"training/loss": 0.5})
@@ -87,11 +90,20 @@ def test_on_a_terminal_bars_show_steps_and_episodes_and_are_gone_afterwards() ->
     shown, progress, _ = console(terminal=True)
     play(shown)
     text = progress.getvalue()
-    assert "training" in text
-    assert "episodes" in text
+    assert "training, waits for episodes" in text
     assert "reward 0.250" in text
     # The cursor is hidden while bars live, and shown again.
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_how_old_tokens_are_is_said_where_play_runs_ahead() -> None:
+    shown, progress, _ = console()
+    with shown.training(2, start=0, episodes=2):
+        shown.log_metrics(1, {**STEP, "training/staleness_max": 0.0})
+        shown.log_metrics(2, {**STEP, "training/staleness_max": 2.0})
+    synchronous, ahead = progress.getvalue().splitlines()
+    assert "stale" not in synchronous
+    assert "stale by 2 at most" in ahead
 
 
 def test_quiet_shows_no_progress_but_tables() -> None:
