@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import final
 
 from sparring.ledger import DiscardReason
@@ -51,4 +51,4 @@ class Tally:
     def _forget(self) -> None:
         self._num_attempts = self._num_retries = 0
         self._discards: Counter[DiscardReason] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
