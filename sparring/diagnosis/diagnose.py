@@ -10,9 +10,12 @@ from sparring.detectors import DETECTORS
 from sparring.diagnosis.course import STALL_STEPS, thirds
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.proposal import overrides
-from sparring.diagnosis.registry import SYMPTOMS
+from sparring.diagnosis.registry import SYMPTOMS, Symptom
 from sparring.findings import Finding, Severity
+from sparring.logs import get_logger
 from sparring.types import Json
+
+logger = get_logger(__name__)
 
 State: TypeAlias = Literal["change", "fine", "solved", "early"]
 
@@ -103,7 +106,7 @@ def diagnosed(run: str, observed: Observed) -> Diagnosis:
     observed = replace(observed, said=[*observed.said, *_detected(observed)])
     asked = observed
     for one in SYMPTOMS.values():
-        found = list(one.rule(asked))
+        found = _asked(one, asked)
         if found:
             own += found
             asked = replace(asked, said=[*asked.said, *found])
@@ -123,6 +126,15 @@ def diagnosed(run: str, observed: Observed) -> Diagnosis:
         run=run, step=observed.history.last_step if observed.history.steps else 0, state=state, headline=headline,
         findings=findings, silenced=tuple(silenced), course=_course(observed),
     )  # fmt: skip
+
+
+def _asked(one: Symptom, observed: Observed) -> list[Finding]:
+    """What a rule says; of one that fails, nothing: the others, and the report that shows them, go on."""
+    try:
+        return list(one.rule(observed))
+    except Exception as error:  # noqa: BLE001 - an older run may lack what a rule takes for granted
+        logger.warning("the rule %s failed (%r); the diagnosis goes on without it", one.name, error)
+        return []
 
 
 def _detected(observed: Observed) -> list[Finding]:

@@ -224,11 +224,12 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
     the learning rate."""
     values = observed.series("rollout/reward/mean")
-    if len(values) < 3 * WINDOW:
+    lowest = observed.series("rollout/reward/min")
+    if len(values) < 3 * WINDOW or not lowest:
         return
     means = [fmean(values[place : place + WINDOW]) for place in range(len(values) - WINDOW + 1)]
     peak = max(range(len(means) - WINDOW), key=lambda place: means[place])
-    floor = min(observed.series("rollout/reward/min"))
+    floor = min(lowest)
     top, now = means[peak] - floor, means[-1] - floor
     fall = difference(values[peak : peak + WINDOW], values[-WINDOW:])
     if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE):
