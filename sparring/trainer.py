@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Self, final
 
 from sparring import background, loop
 from sparring.algorithms.credit import TurnAdvantages
@@ -45,6 +44,7 @@ from sparring.logs import kept_in
 from sparring.protocols import Tracker
 from sparring.rollouts import Curriculum, GroupPlan
 from sparring.rollouts.resumption import Kept
+from sparring.supervision.interrupts import interrupts
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
@@ -145,7 +145,7 @@ class MultiTurnRLTrainer:
         """
         if self._future is None:
             raise UsageError("nothing to wait for: call train() first.")
-        with _interrupts(self.stop):
+        with interrupts(self.stop):
             deadline = None if timeout is None else time.monotonic() + timeout
             while True:
                 # Short waits, since a signal handler only runs between them.
@@ -305,7 +305,7 @@ class MultiTurnRLTrainer:
             if step > 0:  # before the first step there is a warm start at most
                 self._saved_step = step
                 curriculum.restore(state["curriculum"])
-                outstanding = _plans_again(state.get("outstanding", []), curriculum, parts)
+                outstanding = curriculum.played_again(state["outstanding"])
         if resume:
             await self._rewind(parts, step, "" if checkpoint is None else checkpoint.name, kept)
         if checkpoint is not None:
@@ -593,39 +593,9 @@ class MultiTurnRLTrainer:
         await asyncio.wrap_future(parts.ledger.rewind_nowait(step, checkpoint, keep=keep))
 
 
-def _plans_again(outstanding: Sequence[Sequence[Any]], curriculum: Curriculum, parts: Parts) -> tuple[GroupPlan, ...]:
-    """Plans of the groups that were in play when a checkpoint was written."""
-    tasks = {task.id: task for task in parts.tasks.train}
-    return tuple(curriculum.again(tasks[task_id], position) for position, task_id in outstanding)
-
-
 def _advantages(parts: Parts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:
     """Advantages, of rewards less the divergence from the base model where that is asked for, and its metrics."""
     metrics: Mapping[str, float] = {}
     if parts.config.algorithm.takes_reward_off:
         groups, metrics = penalized(groups, parts.learner, coef=parts.config.algorithm.kl_coef)
     return parts.algorithm.advantages(groups), metrics
-
-
-@contextmanager
-def _interrupts(stop: Callable[[], None]) -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into `stop()`; the second is handled as before. Only in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-    def first(*_: object) -> None:
-        restore()
-        stop()
-
-    for number in previous:
-        signal.signal(number, first)
-    try:
-        yield
-    finally:
-        restore()

@@ -62,9 +62,9 @@ def test_a_delay_waits_and_an_error_may_be_one_of_pythons() -> None:
 def test_faults_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(FAULTS_VARIABLE, "shop.charge=error,at=2 ; environment.tool=delay,seconds=0.5,share=0.1,times=9")
     monkeypatch.setenv(LOG_VARIABLE, str(tmp_path / "log"))
-    monkeypatch.setattr(faults, "_armed", None)
-    faults.arm_from_environment()
-    assert strikes(3) == [False, True, False]
+    with armed():
+        faults.arm_from_environment()
+        assert strikes(3) == [False, True, False]
     assert Fault.read("environment.tool=delay,seconds=0.5,share=0.1,times=9") == Fault(
         "environment.tool", "delay", seconds=0.5, share=0.1, times=9
     )

@@ -80,6 +80,7 @@ class Curriculum(Iterator[GroupPlan]):
                 f"{kind_field!r}; there are {', '.join(map(repr, sorted(self._kinds)))}."
             )
         self._weights = {kind: kind_weights.get(kind, 1.0) for kind in sorted(self._kinds)}
+        self._tasks = {task.id: task for task in tasks}
         self._num_tasks, self._most_offers = len(tasks), max_epochs * len(tasks)
         self._has_warned = False
         self._orders: dict[str, tuple[int, list[int]]] = {}
@@ -116,6 +117,10 @@ class Curriculum(Iterator[GroupPlan]):
             task=task, position=position, group_size=self._group_size, sampling=self._sampling, split="train",
             label=f"{self._label}{position}",
         )  # fmt: skip
+
+    def played_again(self, outstanding: Iterable[tuple[int, str]]) -> tuple[GroupPlan, ...]:
+        """The plans of groups that were in play when a checkpoint was written: (position, id of the task) of each."""
+        return tuple(self.again(self._tasks[task_id], position) for position, task_id in outstanding)
 
     def record(self, groups: Iterable[TrajectoryGroup]) -> None:
         """Remember that a step was trained on these groups, and how often their tasks succeeded: a reward of at least

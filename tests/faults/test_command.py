@@ -8,14 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from sparring.faults import FAULTS_VARIABLE, LOG_VARIABLE
 from sparring.ledger.verification import verify_file
 from tests.faults.training import RECIPE
 
 
-@pytest.mark.skipif(int(os.environ.get("FAULT_SEEDS", "1")) < 2, reason="imports torch twice; `make faults` runs it")
 def test_sparring_train_resumes_unattended(tmp_path: Path) -> None:
     environment = {
         **os.environ, FAULTS_VARIABLE: "checkpoint.renamed=kill,at=2", LOG_VARIABLE: str(tmp_path / "faults"),

@@ -50,8 +50,7 @@ def config_with(options: dict[str, Any]) -> Config:
     return Config.model_validate({"data": {}, "environment": environment, "reward": {"reward": "a:b"}})
 
 
-def test_a_recipe_lists_the_tools_once_and_sorts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sparring.build.environment.load_object", lambda *_, **__: Shop)
+def test_a_recipe_lists_the_tools_once_and_sorts_them(tmp_path: Path) -> None:
     Shop.num_listings = 0
     make, environment_class = environment_of(config_with({"names": ["wrap", "buy"]}), tmp_path)
     assert [schema["function"]["name"] for schema in environment_class.tool_schemas()] == ["buy", "wrap", "ask"]
