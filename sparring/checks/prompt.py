@@ -258,8 +258,8 @@ async def _try(subject: Subject, golds: Golds, right: Episode, text: str) -> Epi
 async def tools(subject: Subject) -> Iterable[Finding]:
     """The tools that the prompt names exist, and where only the prompt describes the tools, it names them all.
 
-    A tool that does not exist costs turns and teaches errors; one that nobody is told of is not called. Spell them as the
-    methods are spelled.
+    A tool that does not exist costs turns and teaches errors; one that nobody is told of is not called, unless a warm start
+    shows it, which is a note. Spell them as the methods are spelled.
     """
     found: list[Finding] = []
     golds = await golds_of(subject)
@@ -293,11 +293,11 @@ async def tools(subject: Subject) -> Iterable[Finding]:
             for message in gold.script for call in message.get("tool_calls") or ()
         }  # fmt: skip
         if hidden:
-            learns = subject.config.warm_start is not None
-            weight = Severity.WARNING if learns else Severity.ERROR
+            # What the demonstrations of a warm start show need not be told.
+            is_needed = subject.config.warm_start is None and called & set(hidden)
             found.append(
                 Finding(
-                    rule="prompt.tools", severity=weight if called & set(hidden) else Severity.NOTE,
+                    rule="prompt.tools", severity=Severity.ERROR if is_needed else Severity.NOTE,
                     symptom=f"The prompt has to describe the tools (describe_tools = \"prompt\") and does not name "
                     f"{', '.join(hidden)}.",
                     evidence={"hidden": hidden, "called_by_the_expert": sorted(called & set(hidden)), "task": task.id},

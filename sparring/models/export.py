@@ -9,6 +9,7 @@ from typing import Any
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
+from transformers.utils import logging
 
 from sparring.models.policy import Policy
 
@@ -18,8 +19,7 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
     module = policy.module
     assert isinstance(module, PeftModel)
     module.peft_config["default"].base_model_name_or_path = base_model
-    module.save_pretrained(str(directory), safe_serialization=True)
-    policy.tokenizer.save_pretrained(str(directory))
+    _save(module, policy, directory)
 
 
 def save_merged(policy: Policy, directory: Path) -> None:
@@ -29,7 +29,18 @@ def save_merged(policy: Policy, directory: Path) -> None:
         module = copy.deepcopy(module)
         _untie_adapted_head(module.get_base_model())
         module = module.merge_and_unload()
-    module.save_pretrained(str(directory), safe_serialization=True)
+    _save(module, policy, directory)
+
+
+def _save(module: Any, policy: Policy, directory: Path) -> None:
+    # Its progress bar would stand in the middle of ours.
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        module.save_pretrained(str(directory), safe_serialization=True)
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
     policy.tokenizer.save_pretrained(str(directory))
 
 
