@@ -262,7 +262,7 @@ class MultiTurnRLTrainer:
         deadly = self.config.rollout.rollout_timeout + 2 * BLOCKED_SECONDS if supervised().is_heard else None
         return Watchdog(
             asyncio.get_running_loop(), parts.ledger, folder.path / "stalls.txt", say=self._console.announced,
-            deadly_seconds=deadly,
+            deadly_seconds=deadly, learned=lambda: parts.learner.num_microbatches,
         )  # fmt: skip
 
     async def _checked(self) -> CheckReport:

@@ -17,7 +17,7 @@ from sparring.ledger import Ledger, RolloutState
 BLOCKED_SECONDS = 60.0
 """From when on an event loop that does not turn is told of."""
 QUIET_SECONDS = 600.0
-"""From when on a run that has nothing to record is told of."""
+"""From when on a run that records nothing and learns nothing is told of."""
 MOST_NAMED = 5
 
 
@@ -26,7 +26,8 @@ class Watchdog:
     """Watches an event loop and a ledger from a thread of its own, for as long as the block lasts.
 
     What it finds goes to `path`, and one line of it to `say`. An event loop that has not turned for `deadly_seconds` ends the
-    process by SIGABRT, so that a supervisor can start it again; None leaves it waiting.
+    process by SIGABRT, so that a supervisor can start it again; None leaves it waiting. `learned` counts what is done while
+    nothing is recorded: a warm start of an hour gets on.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class Watchdog:
         *,
         say: Callable[[str], object],
         deadly_seconds: float | None,
+        learned: Callable[[], int] = lambda: 0,
         blocked_seconds: float = BLOCKED_SECONDS,
         quiet_seconds: float = QUIET_SECONDS,
         poll_seconds: float = 1.0,
     ) -> None:
-        self._loop, self._ledger, self._path, self._say = loop, ledger, path, say
+        self._loop, self._ledger, self._path, self._say, self._learned = loop, ledger, path, say, learned
         self._deadly, self._blocked, self._quiet, self._poll = (
             deadly_seconds,
             blocked_seconds,
@@ -64,22 +66,22 @@ class Watchdog:
 
     def _watch(self) -> None:
         """Until the block is left."""
-        recorded, recorded_at = -1, time.monotonic()
+        done, done_at = (-1, -1), time.monotonic()
         was_blocked = was_quiet = False
         while not self._over.wait(self._poll):
             self._loop.call_soon_threadsafe(self._turn)
             now = time.monotonic()
             blocked = now - self._turned_at
-            if recorded != self._ledger.num_commits:
-                recorded, recorded_at, was_quiet = self._ledger.num_commits, now, False
+            if done != (now_done := (self._ledger.num_commits, self._learned())):
+                done, done_at, was_quiet = now_done, now, False
             if blocked < self._blocked:
                 was_blocked = False
             elif not was_blocked:
                 was_blocked = True
                 self._tell(f"the event loop has not turned for {blocked:.0f} s: code that it called does not come back")
-            if now - recorded_at > self._quiet and not was_quiet:
+            if now - done_at > self._quiet and not was_quiet:
                 was_quiet = True
-                self._tell(f"nothing was recorded for {now - recorded_at:.0f} s; {self._waited_for()}")
+                self._tell(f"nothing was recorded or learned for {now - done_at:.0f} s; {self._waited_for()}")
             if self._deadly is not None and blocked > self._deadly:
                 self._tell(f"the event loop has not turned for {blocked:.0f} s; the process is ended")
                 os.kill(os.getpid(), signal.SIGABRT)
@@ -87,7 +89,7 @@ class Watchdog:
     def _waited_for(self) -> str:
         running = self._ledger.ids(RolloutState.RUNNING)
         if not running:
-            return "no episode is in play, so a step is being learned, validated or saved"
+            return "no episode is in play, so the run is loading, learning one microbatch, or saving"
         more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
         return f"in play: {', '.join(running[:MOST_NAMED])}{more}"
 

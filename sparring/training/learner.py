@@ -55,6 +55,8 @@ class TorchLearner:
         self._ratio = lora_plus_lr_ratio
         self._max_tokens = max_tokens_per_microbatch
         self._losses = losses
+        self.num_microbatches = 0
+        """How many it has computed so far: what tells a long step from one that hangs."""
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
@@ -244,6 +246,7 @@ class TorchLearner:
 
     def _forward(self, batch: TrainingBatch, *, with_entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [M] of the masked tokens, in segment order."""
+        self.num_microbatches += 1
         policy = self._policy
         if not policy.is_lean:
             return sequence_logprobs(policy, batch, with_entropy_gradient=with_entropy_gradient)

@@ -55,7 +55,9 @@ def test_what_is_clean_gives_no_error_and_at_most_two_warnings(folder: Path) -> 
     told = [(one.severity, one.rule, one.symptom) for one in findings(folder)]
     assert [one for one in told if one[0] is Severity.ERROR] == []
     # Who runs a recipe of ours for the first time is not warned of it.
-    assert len([one for one in told if one[0] is Severity.WARNING]) <= (0 if folder.parent.name == "recipes" else 2), told
+    assert len([one for one in told if one[0] is Severity.WARNING]) <= (0 if folder.parent.name == "recipes" else 2), (
+        told
+    )
 
 
 def test_every_rule_has_a_planted_defect() -> None:

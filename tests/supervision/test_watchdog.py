@@ -58,6 +58,21 @@ def test_a_run_that_records_nothing_names_the_episodes_in_play(tmp_path: Path) -
     assert "never_answered" in (tmp_path / "stalls.txt").read_text()
 
 
+def test_a_run_that_learns_without_recording_gets_on_until_it_no_longer_does(tmp_path: Path) -> None:
+    async def main(said: list[str]) -> None:
+        learned = 0
+        with Ledger() as ledger, watched(tmp_path, ledger, said, quiet_seconds=1.0, learned=lambda: learned):
+            for learned in range(40):  # noqa: B007  the watchdog reads it
+                await asyncio.sleep(0.05)
+            assert said == []
+            await asyncio.sleep(1.5)
+
+    said: list[str] = []
+    asyncio.run(main(said))
+    assert len(said) == 1
+    assert "nothing was recorded or learned for 1 s" in said[0]
+
+
 def test_a_run_that_gets_on_is_left_alone(tmp_path: Path) -> None:
     async def main(said: list[str]) -> None:
         with (
