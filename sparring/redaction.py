@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from urllib.parse import quote
 
+from sparring.pages import data_text, text
+
 SHOWN = "***"
 MIN_LENGTH = 8
 """Of a value that is masked: a shorter one is part of too much that is no secret."""
@@ -25,9 +27,9 @@ def register(name: str) -> None:
     _names.add(name)
 
 
-def masked(text: str) -> str:
-    """The text with `***` in place of every secret, also as it stands in addresses and in JSON."""
-    return masker()(text)
+def masked(said: str) -> str:
+    """What is said with `***` in place of every secret, also as it stands in addresses, in JSON and in pages."""
+    return masker()(said)
 
 
 def masker() -> Callable[[str], str]:
@@ -43,7 +45,14 @@ def _pattern(environment: frozenset[tuple[str, str]], names: frozenset[str]) -> 
         form
         for value in values
         if len(value) >= MIN_LENGTH
-        for form in (value, quote(value, safe=""), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+        for form in (
+            value,
+            quote(value, safe=""),
+            json.dumps(value)[1:-1],
+            json.dumps(value, ensure_ascii=False)[1:-1],
+            text(value),
+            data_text(value)[1:-1],
+        )
     }
     # The longest first: a secret may begin with another.
     return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None

@@ -17,6 +17,7 @@ from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
 from sparring.findings import Finding
 from sparring.pages import asset, data_element, document, finding_article, text
+from sparring.redaction import masked
 from sparring.report.cost import cost_section
 from sparring.report.curves import charts, legend, numbered_findings, svg
 from sparring.report.episodes import LOGPROB_UNITS, Episodes, episodes
@@ -93,11 +94,12 @@ def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, f
         _settings_section(record),
         data_element("data", _data(played, said)),
     ]
-    return document(
+    # What an agent's tool has let out must not go on with the page.
+    return masked(document(
         f"{record.name} · sparring report", "\n".join(sections), styles=[asset(_PACKAGE, "report.css")],
         script="\n".join(asset(_PACKAGE, name) for name in ("reader.js", *(["live.js"] if is_live else []))),
         asks_its_server=is_live,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _data(played: Episodes, said: Verdict) -> Json:

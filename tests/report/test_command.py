@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from sparring.cli import app
 from sparring.errors import UsageError
 from sparring.prices import read_prices
-from tests.report.stored_run import StoredRun, evaluation, held_out
+from sparring.report import write_report
+from tests.report.stored_run import StoredRun, episode, evaluation, held_out
 
 
 def test_the_page_lies_in_the_run_and_the_command_says_the_verdict(tmp_path: Path) -> None:
@@ -46,3 +47,14 @@ def test_a_run_that_has_done_nothing_yet_has_a_page(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(run.path), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["verdict"]["rise"] == "unknown"
+
+
+def test_a_secret_that_an_episode_let_out_is_not_in_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "sk-4711<&>0815")
+    run = StoredRun(tmp_path)
+    said = "the key is sk-4711<&>0815, I think"
+    run.log({1: {"training/loss": 0.1}}, {"train-1": [episode("train/0/a/0.0", reward=1.0, score=1.0, said=said)]})
+    write_report(run.path)
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "the key is ***, I think" in page
+    assert "0815" not in page
