@@ -15,12 +15,12 @@ SECONDS = 120.0
 """For the page's own requests, on a busy machine."""
 DRAWN_SECONDS = 15.0
 """Charts draw themselves after their names stand there."""
-CLOSE_ASSISTANT = (
-    "[...document.querySelectorAll('button')].filter(one => /close/i.test(one.ariaLabel || '')).forEach(one => one.click())"
-)
-OPEN_FIRST_TRACE = (
-    "[...document.querySelectorAll('*')].filter(one => !one.children.length && /role.:.user/.test(one.textContent))[0].click()"
-)
+CLOSE_ASSISTANT = """
+    for (const one of document.querySelectorAll("button")) if (/close/i.test(one.ariaLabel || "")) one.click();
+"""
+OPEN_FIRST_TRACE = """
+    [...document.querySelectorAll("*")].find(one => !one.children.length && /role.:.user/.test(one.textContent)).click();
+"""
 
 
 def main(address: str, run: str, target: Path) -> None:
@@ -50,8 +50,7 @@ def _wait_for(page: Page, words: str) -> None:
     deadline = time.monotonic() + SECONDS
     while words not in page.evaluate("document.body ? document.body.innerText : ''"):
         if time.monotonic() > deadline:
-            print(f"{words!r} did not appear; the picture is of what did", file=sys.stderr)
-            return
+            raise TimeoutError(f"{words!r} did not appear within {SECONDS:.0f} s")
         time.sleep(0.5)
 
 
