@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
+from sparring.supervision.clock import AwakeClock
 from sparring.supervision.processes import adopt_orphans, end_descendants
 from sparring.supervision.report import VARIABLE
 from sparring.tracking import RunFolder
@@ -109,13 +110,14 @@ class Supervisor:
                     start_new_session=True,
                 )  # fmt: skip
             told: dict[str, Any] = {}
-            heard_at, unread, is_hung = time.monotonic(), b"", False
+            clock, heard_at, unread, is_hung = AwakeClock(), 0.0, b"", False
             while True:
                 # In this order: what a process says last is in the socket before it has ended.
                 has_ended = self._process.poll() is not None
                 received = self._heard(ours, wait=not has_ended)
+                now = clock.look()
                 if received:
-                    heard_at = time.monotonic()
+                    heard_at = now
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
                         told |= json.loads(line)
@@ -123,7 +125,7 @@ class Supervisor:
                         self._run = RunFolder(Path(told["run"]))
                 elif has_ended:
                     break
-                if time.monotonic() - heard_at > self._silent_seconds and not is_hung:
+                if now - heard_at > self._silent_seconds and not is_hung:
                     is_hung = True
                     self._say(f"the training has not said for {self._silent_seconds:g} s that it lives; it is ended")
                     self._end_hung()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self, TextIO, final
 
 from sparring.ledger import Ledger, RolloutState
+from sparring.supervision.clock import AwakeClock
 
 BLOCKED_SECONDS = 60.0
 """From when on an event loop that does not turn is told of."""
@@ -50,7 +51,8 @@ class Watchdog:
             quiet_seconds,
             poll_seconds,
         )
-        self._turned_at = time.monotonic()
+        self._clock = AwakeClock()
+        self._turned_at = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sparring-watchdog", daemon=True)
 
@@ -62,15 +64,15 @@ class Watchdog:
         self._over.set()
 
     def _turn(self) -> None:
-        self._turned_at = time.monotonic()
+        self._turned_at = self._clock.seconds
 
     def _watch(self) -> None:
         """Until the block is left."""
-        done, done_at = (-1, -1), time.monotonic()
+        done, done_at = (-1, -1), self._clock.look()
         was_blocked = was_quiet = False
         while not self._over.wait(self._poll):
             self._loop.call_soon_threadsafe(self._turn)
-            now = time.monotonic()
+            now = self._clock.look()
             blocked = now - self._turned_at
             if done != (now_done := (self._ledger.num_commits, self._learned())):
                 done, done_at, was_quiet = now_done, now, False
