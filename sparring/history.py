@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from sparring.errors import DataError
-from sparring.tracking.stored import read_trajectories, rows
+from sparring.tracking.stored import read_metrics, read_trajectories
 from sparring.types import Json, Outcome, StopReason, Trajectory
 
 FIRST_STEPS, LAST_STEPS = 8, 24
@@ -157,8 +157,8 @@ def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Traje
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise DataError(f"{run} has no metrics.jsonl, so it is no run that trained; name one that did.")
-    metrics = _metrics(path)
-    for step in sorted(metrics):
+    metrics, _ = read_metrics(path)
+    for step in metrics:
         yield step, metrics[step], _played(run, "train", step), _played(run, "validation", step)
 
 
@@ -166,24 +166,12 @@ def read_history(run: Path, *, success_threshold: float = 1.0) -> History:
     """The history of a stored run, or of one under way, up to now; nothing of a run without metrics.jsonl. Episodes of steps
     that it keeps no digests of are not read. Raises DataError for damaged files."""
     history, path = History(success_threshold=success_threshold), run / "metrics.jsonl"
-    metrics = _metrics(path) if path.is_file() else {}
-    for place, step in enumerate(sorted(metrics)):
+    metrics = read_metrics(path)[0] if path.is_file() else {}
+    for place, step in enumerate(metrics):
         is_kept = place < FIRST_STEPS or place >= len(metrics) - LAST_STEPS
         train, validation = (_played(run, split, step) if is_kept else [] for split in ("train", "validation"))
         history.add(step, metrics=metrics[step], train=train, validation=validation)
     return history
-
-
-def _metrics(path: Path) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    last = -1
-    for _, row in rows(path, is_growing=True):
-        step = row["step"]
-        if step < last:  # played again from a checkpoint: what came after it the first time is forgotten
-            found = {at: numbers for at, numbers in found.items() if at < step}
-        last = step
-        found.setdefault(step, {}).update(row["metrics"])
-    return found
 
 
 def _played(run: Path, split: str, step: int) -> list[Trajectory]:

@@ -49,6 +49,7 @@ from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.run_folder import VOCABULARY, WARM_START
+from sparring.tracking.stored import RESUMED
 from sparring.training import checkpoints
 from sparring.training.divergence import penalized
 from sparring.training.schedule import learning_rate
@@ -325,6 +326,8 @@ class MultiTurnRLTrainer:
         if resume:
             await asyncio.to_thread(watch.resume, folder.path, step)
         tracker = FanOut([trackers, watch])
+        if resume:
+            tracker.log_metrics(step, {RESUMED: 1.0})
 
         plans = chain(outstanding, curriculum)
         scheduler = build_scheduler(

@@ -17,7 +17,7 @@ from sparring.evaluation.report import EvaluationReport, read_report
 from sparring.findings import Finding
 from sparring.tracking import RunFolder
 from sparring.tracking.run_folder import MANIFEST, VOCABULARY
-from sparring.tracking.stored import rows
+from sparring.tracking.stored import read_metrics, rows
 
 LAST_STEPS = 10
 """Over which a number at the end of a run is taken: one step alone is noisy."""
@@ -81,7 +81,8 @@ def read_run(path: Path) -> Record:
     """Raises DataError for a folder that is no run, and for a damaged recipe, metrics or findings."""
     folder = RunFolder(path)
     unread: list[str] = []
-    metrics, resumed_after = _metrics(path / "metrics.jsonl")
+    numbers = path / "metrics.jsonl"
+    metrics, resumed_after = read_metrics(numbers) if numbers.is_file() else ({}, ())
     return Record(
         path=path,
         config=folder.config(),
@@ -97,24 +98,6 @@ def read_run(path: Path) -> Record:
         vocabulary=_vocabulary(path / VOCABULARY, unread),
         unread=tuple(unread),
     )
-
-
-def _metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
-    found: dict[int, dict[str, float]] = {}
-    resumed: list[int] = []
-    last = -1
-    for where, row in rows(path, is_growing=True) if path.is_file() else ():
-        try:
-            step, metrics = int(row["step"]), dict(row["metrics"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise DataError(f"{where}: {error!r}; every line holds a step and its metrics.") from error
-        if step < last:
-            # Played again from a checkpoint: what came after it the first time is forgotten.
-            resumed.append(step - 1)
-            found = {at: numbers for at, numbers in found.items() if at < step}
-        last = step
-        found.setdefault(step, {}).update(metrics)
-    return dict(sorted(found.items())), tuple(dict.fromkeys(resumed))
 
 
 def _findings(path: Path) -> Iterator[Finding]:

@@ -5,8 +5,8 @@
     environment/<split>-<step>.jsonl  one tool call a line: {"trajectory_id", "task_id", "index", "transition"}
     findings.jsonl                    one finding a line
 
-A run that is resumed writes the steps it repeats again: in metrics.jsonl the last line of a step counts, files of a
-step are replaced.
+A run that is resumed writes the steps it repeats again: a line of metrics.jsonl with `training/resumed` takes back what
+came after its step, and files of a step are replaced.
 """
 
 from __future__ import annotations

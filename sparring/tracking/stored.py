@@ -57,6 +57,29 @@ def rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, dict[st
         yield where, row
 
 
+RESUMED = "training/resumed"
+"""Metric of a step that a run was resumed from: what came after it the first time never happened."""
+
+
+def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
+    """The metrics of a run by step, in order, of a step that was played again the last; and the steps it was resumed from.
+
+    Raises DataError naming the line that holds no step and metrics.
+    """
+    found: dict[int, dict[str, float]] = {}
+    resumed: list[int] = []
+    for where, row in rows(path, is_growing=True):
+        try:
+            step, metrics = int(row["step"]), dict(row["metrics"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise DataError(f"{where}: {error!r}; every line holds a step and its metrics.") from error
+        if RESUMED in metrics:
+            resumed.append(step)
+            found = {at: numbers for at, numbers in found.items() if at <= step}
+        found.setdefault(step, {}).update(metrics)
+    return dict(sorted(found.items())), tuple(dict.fromkeys(resumed))
+
+
 def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
     found: dict[str, list[Mapping[str, Json]]] = {}
     for _, row in rows(file) if file.is_file() else ():

@@ -12,6 +12,7 @@ import pytest
 
 from sparring.faults import POINTS, Fault
 from sparring.ledger import Ledger, RolloutState
+from sparring.tracking.stored import read_metrics
 from sparring.training import checkpoints
 from tests.faults.training import Training
 
@@ -41,6 +42,12 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     return training
 
 
+def told(training: Training) -> list[tuple[int, float, float | None]]:
+    """What the charts of a run show: of each step its number, reward and loss."""
+    metrics, _ = read_metrics(training.run / "metrics.jsonl")
+    return [(step, one["rollout/reward/mean"], one.get("training/loss")) for step, one in metrics.items() if step > 0]
+
+
 @pytest.mark.parametrize("fault", KILLS, ids=lambda fault: fault.point)
 def test_a_kill_anywhere_changes_nothing_in_the_end(uninterrupted: Training, tmp_path: Path, fault: Fault) -> None:
     training = Training(tmp_path, uninterrupted.overrides)
@@ -50,6 +57,7 @@ def test_a_kill_anywhere_changes_nothing_in_the_end(uninterrupted: Training, tmp
         assert ledger.verify(max_steps_off_policy=0) == []
     assert training.over(fault, log=tmp_path / "faults", resume=True) == 0
     assert fingerprint(training) == fingerprint(uninterrupted)
+    assert told(training) == told(uninterrupted)
     with Ledger(training.run / "ledger.sqlite") as ledger:
         assert ledger.verify(max_steps_off_policy=0) == []
         trained = Counter(one.step for one in ledger.rollouts(state=RolloutState.TRAINED))

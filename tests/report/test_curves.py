@@ -8,6 +8,7 @@ import pytest
 from sparring.report.curves import BOTTOM, HEIGHT, LEFT, MAX_POINTS, RIGHT, TOP, WIDTH, Chart, Line, charts, svg
 from sparring.report.curves import _ticks as ticks
 from sparring.report.reading import read_run
+from sparring.tracking.stored import RESUMED
 from tests.report.stored_run import StoredRun, evaluation, finding, held_out
 
 
@@ -62,7 +63,7 @@ def test_a_run_has_the_curves_that_it_measured_with_a_mark_at_each_finding_and_r
 def test_a_resumption_is_marked(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     run.log({step: {"rollout/reward/mean": 1.0} for step in (1, 2, 3)})
-    run.log({2: {"rollout/reward/mean": 1.0}})
+    run.log({1: {RESUMED: 1.0}, 2: {"rollout/reward/mean": 1.0}})
     (chart,) = charts(read_run(run.path))
     assert [(mark.step, mark.label) for mark in chart.marks] == [(1, "R")]
 

@@ -7,16 +7,21 @@ import pytest
 
 from sparring.errors import DataError
 from sparring.report.reading import read_run
+from sparring.tracking.stored import RESUMED
 from tests.report.stored_run import StoredRun, evaluation, finding, held_out
 
 
 def test_steps_that_were_played_again_count_once_and_the_resumption_is_known(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     run.log({1: {"a": 1.0}, 2: {"a": 2.0}, 3: {"a": 3.0}})
+    # From the checkpoint of step 1, whose validation is played once more and whose own numbers stay.
+    run.log({1: {RESUMED: 1.0}})
+    run.log({1: {"val/a": 5.0}})
     run.log({2: {"a": 20.0}})
     record = read_run(run.path)
     assert record.series("a") == [(1, 1.0), (2, 20.0)]
     assert record.resumed_after == (1,)
+    assert record.series("val/a") == [(1, 5.0)]
     assert (record.late("a"), record.total("a"), record.late("b")) == (10.5, 21.0, None)
 
 
