@@ -110,6 +110,7 @@ def emitted() -> list[re.Pattern[str]]:
         "evaluation/evaluation",
         "loop",
         "trainer",
+        "tracking/stored",
     )
     literals = set().union(*(metric_literals(f"sparring/{module}.py") for module in modules)) | learner_metrics()
     literals -= {"training/\0"}
