@@ -54,6 +54,7 @@ POINTS = {
     "environment.tool": "before a tool is called",
     "environment.close": "before an environment is closed",
     "reward.judging": "an episode is over, and not judged",
+    "worker.answering": "in a worker process, before each call of an environment, reward or scorer",
 }
 """Points of Sparring itself; those of your own code have other names."""
 

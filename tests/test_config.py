@@ -142,6 +142,7 @@ UNREADABLE = [
     (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
     (["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=512"], "rollout.rollout_max_tokens"),
     (["agent.gateway_host=0.0.0.0"], "agent.gateway_host"),
+    (["environment.worker_timeout=5"], "environment.worker_timeout"),
     (["engine.base_url=http://localhost:8000/v1"], "engine.base_url"),
     (["engine.type=scripted"], "engine.script"),
     (["engine.type=scripted", "engine.script=s.jsonl", "engine.max_running=3"], "engine.max_running"),
@@ -166,6 +167,7 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         ["algorithm.loss_fn=cispo", "algorithm.clip_low_threshold=0", "algorithm.clip_high_threshold=4"],
         ["algorithm.clip_low_threshold=1", "algorithm.clip_high_threshold=1.2"],
         ["model.trained_weights=full"],
+        ["environment.workers=2", "environment.worker_timeout=5"],
         ["rollout.max_steps_off_policy=2", "rollout.staleness_window=9", "batch.global_batch_size=4"],
         ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7", "engine.deterministic=false"],
         ["rollout.max_steps_off_policy=0", "engine.deterministic=false", *BUYER],
@@ -204,6 +206,12 @@ def test_their_neighbors_that_can_work_are_taken(overrides: list[str]) -> None:
 def test_one_agent_plays_and_the_gateway_is_placed_for_those_elsewhere(agent: dict, refused: list[str]) -> None:
     # 2 turns of 4096 tokens never sample more; any number of them may.
     assert list(problems_of(recipe={"agent": agent, "rollout": {"rollout_max_tokens": 8192}})) == refused
+
+
+def test_workers_need_something_to_run() -> None:
+    agent = {"agent": {"pull": True}, "environment": {"workers": 1}}
+    assert list(problems_of(recipe=agent)) == ["environment.workers"]
+    assert problems_of(recipe={**agent, "reward": {"scorer": "judge:score"}}) == {}
 
 
 def test_another_engine_by_override_sets_aside_what_the_recipe_says_of_its_own_and_in_a_recipe_refuses_it() -> None:

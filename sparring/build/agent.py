@@ -24,18 +24,22 @@ from sparring.plugins import load_object
 from sparring.rollouts import Agent
 from sparring.sessions import AnySession
 from sparring.types import Task, ToolSchema
+from sparring.workers import WorkerPool, in_workers
 
 Closing: TypeAlias = Callable[[], Awaitable[None]]
 
 
 def player_of(
-    config: Config, recipe_dir: Path, announce: Callable[[str], object]
+    config: Config, recipe_dir: Path, announce: Callable[[str], object], pool: WorkerPool | None
 ) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
-    """Who plays an episode and how to close it, in which environments and with which tools, as far as the agent brings none."""
+    """Who plays an episode and how to close it, in which environments and with which tools, as far as the agent brings none.
+    With a `pool` the environments are in its workers."""
     agent, close_agent = agent_of(config, recipe_dir, announce)
     if agent is not None:
         return agent, close_agent, no_environment, ()
     make_environment, environment_class = environment_of(config, recipe_dir)
+    if pool is not None:
+        make_environment = in_workers(environment_class, pool)
     tool_loop = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns)
     return tool_loop.play, None, make_environment, environment_class.offered_tools()
 

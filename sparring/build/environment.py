@@ -11,6 +11,7 @@ from sparring.config import Config
 from sparring.environments import Environment
 from sparring.errors import UsageError
 from sparring.plugins import load_object
+from sparring.workers import Code, WorkerPool
 
 
 def environment_of(config: Config, recipe_dir: Path) -> tuple[Callable[[], Environment], type[Environment]]:
@@ -19,6 +20,19 @@ def environment_of(config: Config, recipe_dir: Path) -> tuple[Callable[[], Envir
     environment_class = found.with_options(**options)
     environment_class.tool_schemas()
     return lambda: environment_class(**options), environment_class
+
+
+def worker_pool(config: Config, recipe_dir: Path) -> WorkerPool | None:
+    """The processes that environments, reward and scorer run in; none is started yet. None where they run in this process.
+    Raises UsageError for options that cannot be sent there."""
+    section = config.environment
+    if section.workers == 0:
+        return None
+    code: Code = {
+        "beside": str(recipe_dir.absolute()), "target": section.target, "options": section.options,
+        "reward": config.reward.reward, "scorer": config.reward.scorer,
+    }  # fmt: skip
+    return WorkerPool(section.workers, code, silence_seconds=section.worker_timeout)
 
 
 def refuse_training(config: Config, recipe_dir: Path) -> None:

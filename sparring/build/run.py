@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparring.build.agent import player_of
 from sparring.build.algorithm import Algorithm, load_algorithm
-from sparring.build.judging import judged_by, judges_of, load_detectors
+from sparring.build.judging import load_detectors
 from sparring.build.policies import endpoints_of, frozen_engine, load_policy, message_engine_of, sampling_of
 from sparring.build.tasks import Tasks, kinds_of, load_curriculum, load_tasks
+from sparring.build.user_code import user_code_of
 from sparring.chat import create_chat
 from sparring.config import Config
 from sparring.detectors import Detector
@@ -106,8 +106,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     from sparring.models.memory import keep_freed_memory
     from sparring.training.learner import TorchLearner
 
-    agent, close_agent, make_environment, tools = player_of(config, recipe_dir, announce)
-    reward, scorer = judges_of(config, recipe_dir)
+    code = user_code_of(config, recipe_dir, announce)
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
@@ -156,9 +155,9 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
     collector = Collector(
         engine=engine,
         chat=chat,
-        agent=agent,
-        reward=reward,
-        scorer=scorer,
+        agent=code.agent,
+        reward=code.reward,
+        scorer=code.scorer,
         ledger=ledger,
         seed=config.run.seed,
         max_concurrency=config.rollout.rollout_max_concurrency,
@@ -167,7 +166,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         max_context_tokens=policy.max_positions,
         max_turns=config.agent.max_turns,
         max_tokens=config.rollout.rollout_max_tokens,
-        close_agent=close_agent,
+        close_agent=code.close,
         policies={
             name: NamedPolicy(engine=engine, chat=chat, learns=True)
             if section.role == "trained"
@@ -189,11 +188,11 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         algorithm=algorithm,
         tasks=tasks,
         kind_of=kind_of,
-        make_environment=make_environment,
-        tools=tools,
+        make_environment=code.make_environment,
+        tools=code.tools,
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
-        judge=judged_by(config, reward, scorer),
+        judge=code.judge,
         detectors=detectors,
         frozen_by_warm_start=tuple(
             one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
@@ -211,19 +210,18 @@ def build_baseline(
 ) -> Baseline:
     """Check and wire what an endpoint or a script is evaluated with, without `engine` the one that the recipe names; no torch.
     Raises as `build` does."""
-    agent, close_agent, make_environment, _ = player_of(config, recipe_dir, announce)
-    reward, scorer = judges_of(config, recipe_dir)
+    code = user_code_of(config, recipe_dir, announce)
     tasks = load_tasks(config, recipe_dir, is_trained=False)
     engine = engine or message_engine_of(config, recipe_dir)
     collector = Collector(
-        engine=engine, chat=None, agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=config.run.seed,
+        engine=engine, chat=None, agent=code.agent, reward=code.reward, scorer=code.scorer, ledger=ledger, seed=config.run.seed,
         max_concurrency=config.rollout.rollout_max_concurrency, timeout_seconds=config.rollout.rollout_timeout,
         max_retries=config.rollout.rollout_max_retries, max_turns=config.agent.max_turns,
-        max_tokens=config.rollout.rollout_max_tokens, policies=endpoints_of(config), close_agent=close_agent,
+        max_tokens=config.rollout.rollout_max_tokens, policies=endpoints_of(config), close_agent=code.close,
     )  # fmt: skip
     return Baseline(
         engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=kinds_of(config, tasks),
-        judge=judged_by(config, reward, scorer), make_environment=make_environment,
+        judge=code.judge, make_environment=code.make_environment,
     )  # fmt: skip
 
 

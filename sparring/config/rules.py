@@ -84,6 +84,17 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
                 refuse(f"{section}.{key}", "is missing; this value has no default unless an [agent] plays.")
         for key in given("agent", "max_turns"):
             refuse(f"agent.{key}", "is given, but no agent is; use environment.max_turns for the built-in tool loop.")
+    environment = config.environment
+    if (
+        environment.workers
+        and environment.target is None
+        and config.reward.reward is None
+        and config.reward.scorer is None
+    ):
+        message = "is given, but the recipe has no environment, reward or scorer to run in workers; leave it out."
+        refuse("environment.workers", message, "environment.target", "reward.reward", "reward.scorer")
+    for key in given("environment", "worker_timeout") if environment.workers == 0 else ():
+        refuse(f"environment.{key}", "is given, but nothing runs in workers; leave it out.", "environment.workers")
     if agent.url is None and given("agent", "tps_limit"):
         refuse("agent.tps_limit", "is given, but agent.url is not; leave it out.", "agent.url")
     for key in given("agent", "gateway_host", "gateway_port"):

@@ -68,6 +68,15 @@ class EnvironmentSection(Section):
     )
     max_turns: int = Field(default=8, ge=1)
     options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of the class.")
+    workers: int = Field(
+        default=0, ge=0,
+        description="Processes that environments, reward and scorer run in; 0 runs them in the trainer's.",
+    )  # fmt: skip
+    worker_timeout: FiniteFloat = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds after which a worker that does not come back to its event loop is replaced.",
+    )
 
 
 class AgentSection(Section):

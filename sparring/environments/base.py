@@ -31,7 +31,8 @@ class Environment:
                 "Shelf of a book."
                 return self.shelves.get(title, "unknown")
 
-    Methods may be sync or async. Sync ones run on the event loop of all episodes: make slow ones async.
+    Methods may be sync or async. Sync ones run on the event loop of all episodes, or of those in a worker process
+    (`environment.workers`): make slow ones async.
     """
 
     describe_tools: ClassVar[Literal["schema", "prompt"]] = "schema"

@@ -1,0 +1,324 @@
+"""The worker processes of a run: started when something is asked of them, watched, and replaced when they die or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeAlias, TypedDict, TypeVar, final
+
+from sparring.errors import InfrastructureError, UsageError
+from sparring.logs import get_logger
+from sparring.types import Json
+from sparring.workers.wire import frame, outcome_frame, receive
+
+logger = get_logger(__name__)
+
+Result = TypeVar("Result")
+Answering: TypeAlias = Callable[[Mapping[str, Json]], Coroutine[Any, Any, Json]]
+"""Answers what the code in a worker asks back while it is called: for a turn of the episode's session."""
+
+START_SECONDS = 60.0
+"""How long a worker may take until it has imported what it runs."""
+END_SECONDS = 2.0
+"""How long a worker may take to end, or to write where it is, before it is killed."""
+
+
+class Code(TypedDict):
+    """What a worker loads: names as in a recipe, None where it names none."""
+
+    beside: str
+    """The recipe's folder."""
+    target: str | None
+    options: Mapping[str, Json]
+    reward: str | None
+    scorer: str | None
+
+
+@final
+class WorkerPool:
+    """Worker processes, served by an event loop of the pool's own, so that they are watched whatever other loops do. Methods
+    may be called in any thread."""
+
+    def __init__(self, num_workers: int, code: Code, *, silence_seconds: float) -> None:
+        """`code` is what a worker loads. One that does not come back to its event loop for
+        `silence_seconds` is replaced. Raises UsageError for code whose options are no JSON."""
+        self._beat_seconds = min(1.0, silence_seconds / 4)
+        self._hello = _sendable({"code": code, "beat_seconds": self._beat_seconds}, "environment.options")
+        self._num_workers = num_workers
+        self._silence_seconds = silence_seconds
+        self._workers: list[_Worker] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+
+    async def ask(
+        self, place: Place, do: str, *arguments: Json, what: str, answering: Answering | None = None
+    ) -> Mapping[str, Any]:
+        """The answer of the place's worker, for `wire.result_of`; `what` names the request in errors. Cancelling gives it up in
+        the worker, too.
+
+        Raises InfrastructureError when the worker dies or is replaced over it, UsageError for arguments that are no JSON.
+        """
+        asking = self._ask(place, do, arguments, what, answering, asyncio.get_running_loop())
+        return await asyncio.wrap_future(self._submit(asking))
+
+    def ask_now(self, place: Place, do: str, *arguments: Json, what: str) -> Mapping[str, Any]:
+        """The same, blocking."""
+        return self._submit(self._ask(place, do, arguments, what)).result()
+
+    def leave(self, place: Place) -> None:
+        """Nothing will be asked at this place any more."""
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(place.leave)
+
+    async def aclose(self) -> None:
+        """End all workers, by force those that take longer than END_SECONDS; the next request would start new ones."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_all(), loop))
+            loop.call_soon_threadsafe(loop.stop)
+
+    async def _end_all(self) -> None:
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(one.aclose() for one in workers))
+
+    def _submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                # Workers are children of this thread: the kernel ends them with it, however it ends.
+                threading.Thread(target=_run, args=(self._loop,), name="sparring-workers", daemon=True).start()
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    async def _ask(
+        self, place: Place, do: str, arguments: tuple[Json, ...], what: str, answering: Answering | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        if place.worker is None:
+            place.enter(self._least_busy())
+        assert place.worker is not None
+        message = {"do": do, "place": place.number, "arguments": arguments}
+        return await place.worker.ask(message, _Request(what, answering, loop))
+
+    def _least_busy(self) -> _Worker:
+        self._workers = [one for one in self._workers if not one.is_over]
+        is_idle = any(one.num_places == 0 for one in self._workers)
+        if not is_idle and len(self._workers) < self._num_workers:
+            self._workers.append(_Worker(self._hello, self._beat_seconds, self._silence_seconds))
+        return min(self._workers, key=lambda one: one.num_places)
+
+
+@final
+class Place:
+    """Where one episode's environment lives, or one judgement is made: a worker, chosen when it is first asked."""
+
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
+        self.worker: _Worker | None = None
+
+    def enter(self, worker: _Worker) -> None:
+        self.worker = worker
+        worker.num_places += 1
+
+    def leave(self) -> None:
+        if self.worker is not None:
+            self.worker.num_places -= 1
+
+
+@final
+class _Request:
+    """Something that a worker has been asked and has not answered."""
+
+    def __init__(self, what: str, answering: Answering | None, loop: asyncio.AbstractEventLoop | None) -> None:
+        """`loop` is where `answering` runs: that of who asks."""
+        self.what = what
+        self.answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answering, self._loop = answering, loop
+        self._answers: list[Future[Json]] = []
+
+    def ask_back(self, question: Mapping[str, Json], done: Callable[[Future[Json]], object]) -> None:
+        assert self._answering is not None, "only code that was given a session asks for its turns"
+        assert self._loop is not None
+        answer = asyncio.run_coroutine_threadsafe(self._answering(question), self._loop)
+        self._answers.append(answer)
+        answer.add_done_callback(done)
+
+    def give_up(self) -> None:
+        """Nobody waits for the answers to what was asked back."""
+        for answer in self._answers:
+            answer.cancel()
+
+
+@final
+class _Worker:
+    """One worker process, seen from the trainer's; lives in the event loop of its pool."""
+
+    def __init__(self, hello: bytes, beat_seconds: float, silence_seconds: float) -> None:
+        """Raises InfrastructureError when no process can be started."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [
+                        sys.executable, "-P", "-X", "faulthandler", "-m", "sparring.workers.process", str(theirs.fileno()),
+                        str(os.getpid()),
+                    ],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                    pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                raise InfrastructureError(f"A worker process cannot be started: {error}.") from error
+        self.num_places = 0
+        self.is_over = False
+        self._how = ""
+        """In what way it ended, once it has."""
+        self._beat_seconds, self._silence_seconds = beat_seconds, silence_seconds
+        self._silent_seconds, self._patience_seconds = 0.0, max(START_SECONDS, silence_seconds)
+        self._numbers = itertools.count()
+        self._requests: dict[int, _Request] = {}
+        self._loop = asyncio.get_running_loop()
+        self._connecting = asyncio.ensure_future(_connected(ours, hello))
+        self._serving = asyncio.ensure_future(self._serve())
+
+    async def ask(self, message: Mapping[str, Json], request: _Request) -> Mapping[str, Any]:
+        number = next(self._numbers)
+        content = _sendable({"ask": number, **message}, request.what)
+        if self.is_over:
+            await asyncio.shield(self._serving)
+            raise self._lost(request)
+        self._requests[number] = request
+        try:
+            await self._send(content)
+            return await request.answer
+        except asyncio.CancelledError:
+            request.give_up()
+            await self._send(frame({"cancel": number}))
+            raise
+        finally:
+            del self._requests[number]
+
+    async def aclose(self) -> None:
+        self.is_over = True
+        _, writer = await self._connecting
+        writer.close()
+        await self._serving
+
+    async def _send(self, content: bytes) -> None:
+        _, writer = await asyncio.shield(self._connecting)
+        if not writer.is_closing():
+            # Not drained: a worker that does not read is replaced soon, and who asks waits for an answer anyway.
+            writer.write(content)
+
+    async def _serve(self) -> None:
+        """Until the process is over, and all that it has started."""
+        reader, writer = await asyncio.shield(self._connecting)
+        reading = asyncio.ensure_future(self._read(reader))
+        is_silent = False
+        while not (is_silent or reading.done() or self._process.poll() is not None):
+            await asyncio.wait([reading], timeout=self._beat_seconds)
+            # Counted in beats, not taken from a clock: while this process is stopped, nobody is silent.
+            self._silent_seconds += self._beat_seconds
+            is_silent = self._silent_seconds > self._patience_seconds
+        is_closed, self.is_over = self.is_over, True
+        reading.cancel()
+        if is_silent:
+            # It writes to standard error where each of its threads is.
+            self._process.send_signal(signal.SIGABRT)
+        await asyncio.to_thread(self._end)
+        writer.close()
+        if is_silent:
+            self._how = f"did not come back to its event loop for {self._patience_seconds:g} s and was ended"
+        else:
+            self._how = _said(self._process.returncode)
+        if not is_closed:
+            logger.warning("worker process %d %s; another one takes its place", self._process.pid, self._how)
+        for request in self._requests.values():
+            request.give_up()
+            if not request.answer.done():
+                request.answer.set_exception(self._lost(request))
+
+    def _end(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        # Also what it has started.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _lost(self, request: _Request) -> InfrastructureError:
+        return InfrastructureError(
+            f"{request.what} has no answer: worker process {self._process.pid}, which ran it beside other episodes, {self._how}. "
+            "They are played again. Mend what ends the interpreter or does not come back; make async what takes its time."
+        )
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        # The end of the pipe, or something else than a message: user code may write anywhere.
+        with suppress(EOFError, ConnectionError, ValueError):
+            while True:
+                message = await receive(reader)
+                self._silent_seconds, self._patience_seconds = 0.0, self._silence_seconds
+                self._heard(message)
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"answer": int(number)}:
+                request = self._requests.get(number)
+                if request is not None and not request.answer.done():
+                    request.answer.set_result(message)
+            case {"question": int(question), "of": int(number)}:
+                # Who gave its request up does not answer, and what asked has been cancelled.
+                if (request := self._requests.get(number)) is not None:
+                    request.ask_back(
+                        message, lambda answer: self._loop.call_soon_threadsafe(self._tell, question, answer)
+                    )
+            case _:
+                pass  # a beat: it has come back to its event loop
+
+    def _tell(self, question: int, answer: Future[Json]) -> None:
+        if not answer.cancelled():
+            error = answer.exception()
+            _, writer = self._connecting.result()
+            writer.write(outcome_frame({"told": question}, answer.result() if error is None else error))
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _connected(ours: socket.socket, hello: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(sock=ours)
+    writer.write(hello)
+    return reader, writer
+
+
+def _sendable(value: Json, what: str) -> bytes:
+    """Raises UsageError."""
+    try:
+        return frame(value)
+    except TypeError as error:
+        raise UsageError(
+            f"{what} cannot go to a worker process: {error}. Use values that JSON has a form for, or set environment.workers = 0."
+        ) from error
+
+
+def _said(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_code}"

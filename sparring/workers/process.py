@@ -1,0 +1,213 @@
+"""A worker process: `python -m sparring.workers.process DESCRIPTOR PARENT` runs what its pool asks for until the pipe ends.
+
+Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place", "arguments"},
+{"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done"},
+{"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each time it has come back to its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from sparring.environments import Environment
+from sparring.errors import UsageError
+from sparring.faults import arm_from_environment, fault_point
+from sparring.plugins import call, load_object
+from sparring.types import Json, Message, ToolSchema, Turn
+from sparring.workers.pool import Code
+from sparring.workers.wire import frame, outcome, outcome_frame, receive, result_of
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    descriptor, parent = map(int, sys.argv[1:])
+    _end_with(parent)
+    arm_from_environment()
+    asyncio.run(_main(socket.socket(fileno=descriptor)))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    # Threads that user code left behind must not hold the process.
+    os._exit(0)
+
+
+async def _main(pipe: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=pipe)
+    with suppress(EOFError, ConnectionError):
+        hello = await receive(reader)
+        worker = _Worker(_Loaded(hello["code"]), writer)
+        beating = asyncio.ensure_future(_beat(writer, hello["beat_seconds"]))
+        try:
+            while True:
+                worker.heard(await receive(reader))
+        finally:
+            beating.cancel()
+
+
+async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
+    while True:
+        writer.write(frame({"beat": True}))
+        await asyncio.sleep(seconds)
+
+
+@final
+class _Loaded:
+    """The user's code, or why it cannot be had: it could in the trainer's process, so that is told to who asks for it."""
+
+    def __init__(self, code: Code) -> None:
+        self._refusal: Exception | None = None
+        load = partial(load_object, beside=Path(code["beside"]))
+        try:
+            named = {"reward": code["reward"], "scorer": code["scorer"]}
+            self._judges = {key: load(name) for key, name in named.items() if name is not None}
+            if code["target"] is not None:
+                found = load(code["target"]).with_options(**code["options"])
+                self._make_environment: Callable[[], Environment] = partial(found, **code["options"])
+        except Exception as error:  # noqa: BLE001 (told to who asks, whatever it was)
+            self._refusal = error
+
+    def judge(self, key: str) -> Callable[..., Any]:
+        self._refuse()
+        return self._judges[key]
+
+    def environment(self) -> Environment:
+        self._refuse()
+        return self._make_environment()
+
+    def _refuse(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+
+@final
+class _Worker:
+    """The environments of many episodes side by side, in one event loop, as they would be in the trainer's."""
+
+    def __init__(self, loaded: _Loaded, writer: asyncio.StreamWriter) -> None:
+        self._loaded = loaded
+        self._writer = writer
+        self._environments: dict[int, Environment] = {}
+        self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        """By the number of the request: at which place, and what runs it."""
+        self._questions: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
+        self._numbers = itertools.count()
+
+    def heard(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"ask": int(number), "do": str(do), "place": int(place), "arguments": tuple(arguments)}:
+                running = asyncio.ensure_future(self._answer(number, place, do, arguments))
+                self._running[number] = (place, running)
+                running.add_done_callback(lambda _: self._running.pop(number))
+            case {"cancel": int(number)}:
+                if number in self._running:
+                    self._running[number][1].cancel()
+            case {"told": int(number)}:
+                if number in self._questions and not self._questions[number].done():
+                    self._questions[number].set_result(message)
+
+    async def _answer(self, number: int, place: int, do: str, arguments: tuple[Any, ...]) -> None:
+        came_of_it: object
+        try:
+            came_of_it = await self._do(number, place, do, arguments)
+        except Exception as error:  # noqa: BLE001 (whatever it was, who asked is told)
+            came_of_it = error
+        self._writer.write(outcome_frame({"answer": number, "is_done": self._is_done(place)}, came_of_it))
+
+    def _is_done(self, place: int) -> Mapping[str, Json]:
+        """The outcome of asking the place's environment whether the episode is over."""
+        environment = self._environments.get(place)
+        try:
+            return outcome(environment is not None and bool(environment.is_done))
+        except Exception as error:  # noqa: BLE001 (as above)
+            return outcome(error)
+
+    async def _do(self, number: int, place: int, do: str, arguments: tuple[Any, ...]) -> Json:
+        fault_point("worker.answering")
+        if do in ("reward", "scorer"):
+            return await call(self._loaded.judge(do), *arguments)
+        if do == "close":
+            return await self._close(number, place)
+        environment = self._environments.get(place)
+        if environment is None:
+            environment = self._environments[place] = self._loaded.environment()
+        match do:
+            case "reset":
+                opening = await call(environment.reset, *arguments)
+                return None if opening is None else list(opening)
+            case "demonstrate":
+                return list(await call(environment.demonstrate, *arguments))
+            case "reply":
+                messages, session_id = arguments
+                return await call(environment.reply, messages, _Session(session_id, None, partial(self._ask, number)))
+        return await call(getattr(environment, do), *arguments)
+
+    async def _close(self, number: int, place: int) -> None:
+        """After what is still under way there: a call that was given up is being cancelled."""
+        others = [task for other, (at, task) in self._running.items() if at == place and other != number]
+        await asyncio.gather(*others, return_exceptions=True)
+        environment = self._environments.pop(place, None)
+        if environment is not None:
+            await call(environment.close)
+
+    async def _ask(self, of: int, **question: Json) -> Any:
+        number = next(self._numbers)
+        answer = self._questions[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(frame({"question": number, "of": of, **question}))
+            return result_of(await answer)
+        finally:
+            del self._questions[number]
+
+
+@final
+class _Session:
+    """The episode's session, as far as a world that replies needs it: it plays its turns in the trainer's process."""
+
+    def __init__(self, session_id: str, policy: str | None, ask: Callable[..., Any]) -> None:
+        self._id, self._policy, self._ask = session_id, policy, ask
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
+        """Raises what the session raises."""
+        return await self._ask(policy=self._policy, messages=list(messages), tools=list(tools))
+
+    def of(self, name: str) -> _Session:
+        return _Session(self._id, name, self._ask)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        raise UsageError(
+            "session.turns is not known in a worker process, where only session.chat is; set environment.workers = 0."
+        )
+
+    @property
+    def episode_turns(self) -> tuple[Turn, ...]:
+        return self.turns
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends. Elsewhere than on Linux the end of the pipe
+    tells, once the process comes back to its event loop."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

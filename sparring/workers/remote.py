@@ -1,0 +1,100 @@
+"""Environments and judges whose code runs in a worker process, for who plays with them like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from sparring.environments import Environment
+from sparring.environments.tools import ToolLike
+from sparring.protocols import SessionLike
+from sparring.types import Json, Message, Task, ToolSchema, Trajectory
+from sparring.workers.pool import Answering, Place, WorkerPool
+from sparring.workers.wire import result_of
+
+
+def in_workers(environment_class: type[Environment], pool: WorkerPool) -> type[_RemoteEnvironment]:
+    """The class whose objects are in the pool's workers: to be made without options, which the pool's code has."""
+    named = {"__module__": environment_class.__module__, "__qualname__": environment_class.__qualname__}
+    return type(
+        environment_class.__name__, (_RemoteEnvironment,), {**named, "_pool": pool, "_played": environment_class}
+    )
+
+
+def judged_in(pool: WorkerPool, key: str, judge: Callable[..., Any]) -> Callable[[Trajectory], Awaitable[Any]]:
+    """A reward (`key` "reward") or a scorer ("scorer") that judges in the pool's workers."""
+    name = getattr(judge, "__name__", type(judge).__name__)
+
+    async def judged(trajectory: Trajectory) -> Any:
+        place = Place()
+        try:
+            return result_of(await pool.ask(place, key, trajectory, what=f"{key} {name} of {trajectory.id}"))
+        finally:
+            pool.leave(place)
+
+    judged.__name__ = name
+    return judged
+
+
+class _RemoteEnvironment(Environment):
+    """Tools are those of the class; what an object does, it does in a worker."""
+
+    _pool: ClassVar[WorkerPool]
+    _played: ClassVar[type[Environment]]
+
+    def __init__(self) -> None:
+        self._place = Place()
+        self._is_done: Mapping[str, Any] = {"value": False}
+        self._task_id = ""
+
+    @classmethod
+    def tools(cls) -> Mapping[str, ToolLike]:
+        return cls._played.tools()
+
+    @classmethod
+    def offered_tools(cls) -> tuple[ToolSchema, ...]:
+        return cls._played.offered_tools()
+
+    async def reset(self, task: Task) -> Sequence[Message] | None:
+        self._task_id = task.id
+        return await self._ask("reset", task)
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
+        return await self._ask("call_tool", name, arguments, what=name)
+
+    async def reply(self, messages: Sequence[Message], session: SessionLike) -> str | None:
+        return await self._ask("reply", list(messages), session.id, answering=partial(_answer, session))
+
+    async def final_state(self) -> Json:
+        return await self._ask("final_state")
+
+    async def close(self) -> None:
+        if self._place.worker is None:
+            return  # it never was anywhere
+        try:
+            await self._ask("close")
+        finally:
+            self._pool.leave(self._place)
+
+    @property
+    def is_done(self) -> bool:
+        return result_of(self._is_done)
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        self._task_id = task.id
+        return result_of(self._pool.ask_now(self._place, "demonstrate", task, what=self._named("demonstrate")))
+
+    async def _ask(self, do: str, *arguments: Json, what: str | None = None, answering: Answering | None = None) -> Any:
+        answer = await self._pool.ask(self._place, do, *arguments, what=self._named(what or do), answering=answering)
+        self._is_done = answer["is_done"]
+        return result_of(answer)
+
+    def _named(self, method: str) -> str:
+        return f"{type(self).__name__}.{method} of task {self._task_id}"
+
+
+async def _answer(session: SessionLike, question: Mapping[str, Json]) -> Message:
+    """A turn that the world asks for, of the policy that it names or of the main one."""
+    asked = session if question["policy"] is None else session.of(question["policy"])
+    return await asked.chat(question["messages"], question["tools"])

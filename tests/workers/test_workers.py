@@ -1,0 +1,309 @@
+"""Code of the user in worker processes: the same as here, and no harm when it dies or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparring.agents import EnvironmentAgent
+from sparring.agents.scripted_session import ScriptedSession
+from sparring.environments import Environment, answer, execute, tool_call
+from sparring.environments.base import reset
+from sparring.errors import ContextOverflow, InfrastructureError, TurnLimit, UsageError
+from sparring.plugins import load_object
+from sparring.rewards.rules import evaluate_reward
+from sparring.scorers.score import evaluate_score
+from sparring.types import Json, Message, Outcome, Task, Trajectory
+from sparring.workers import Code, WorkerPool, in_workers, judged_in
+
+BESIDE = Path(__file__).parent / "recipe"
+CODE: Code = {
+    "beside": str(BESIDE), "target": "world:World", "options": {"size": 2}, "reward": "world:reward", "scorer": "world:scorer",
+}  # fmt: skip
+World: Any = load_object("world:World", beside=BESIDE)
+SILENCE_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """Of two workers, which tests may kill: others come."""
+    pool = WorkerPool(2, CODE, silence_seconds=SILENCE_SECONDS)
+    yield pool
+    asyncio.run(pool.aclose())
+
+
+def task(**fields: Json) -> Task:
+    return Task(id="a", messages=({"role": "user", "content": "Play."},), fields=fields)
+
+
+async def opened_in(pool: WorkerPool, **fields: Json) -> Any:
+    """An environment in one of the workers, reset."""
+    environment = in_workers(World, pool)()
+    await reset(environment, task(**fields))
+    return environment
+
+
+async def called(environment: Environment, tool: str, **arguments: Json) -> str:
+    return (await execute(environment, tool, arguments)).content
+
+
+async def process_of(environment: Environment) -> int:
+    return int(await called(environment, "process"))
+
+
+def is_alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.05)
+
+
+SCRIPTS: dict[str, Sequence[Message]] = {
+    "results": [tool_call("returns", what=what) for what in ("more to log", "a pair", "fields", "surrogate", "marked")],
+    "no results": [tool_call("returns", what=what) for what in ("no JSON", "NaN")],
+    "errors": [*(tool_call("fails", how=how) for how in ("value", "key", "told")), tool_call("nothing"), tool_call("count", x=1)],
+    "over when it says so": [tool_call("count"), tool_call("count"), tool_call("count"), tool_call("count")],
+    "replies": [answer("one"), answer("two"), answer("three")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=list(SCRIPTS))
+def test_an_episode_is_the_same_in_a_worker_and_here(pool: WorkerPool, script: Sequence[Message]) -> None:
+    def played(make_environment: Any) -> Any:
+        agent = EnvironmentAgent(make_environment, max_turns=len(script))
+        return asyncio.run(agent.play(task(pair=(1, 2), by_number={1: "one"}), ScriptedSession(*script)))
+
+    here, there = played(lambda: World(size=2)), played(in_workers(World, pool))
+    assert here == there
+    # Equal is not enough where JSON would make one of two: keys that are numbers.
+    assert repr(here.final_state) == repr(there.final_state) == f"{{1: {here.final_state[1]}, 'size': 2}}"
+
+
+def test_a_world_that_replies_asks_the_policies_of_its_episode(pool: WorkerPool) -> None:
+    customer = ScriptedSession(answer("Is that all?"), ContextOverflow("too long"))
+    session = ScriptedSession(answer("Yes?"), answer("No."), others={"customer": customer})
+    agent = EnvironmentAgent(in_workers(World, pool), max_turns=4)
+    played = asyncio.run(agent.play(task(customer="customer"), session))
+    assert [one["content"] for one in played.messages] == ["a of 2?", "Yes?", "Is that all?", "No."]
+    assert [messages for messages, _ in customer.requests] == [
+        [{"role": "user", "content": "Yes?"}], [{"role": "user", "content": "No."}],
+    ]  # fmt: skip
+    # What the policy could not answer ends the episode as it does here.
+    assert (played.outcome, played.error) == (Outcome.MAX_TOKENS, "too long")
+
+
+def test_a_world_that_replies_may_ask_the_policy_that_plays(pool: WorkerPool) -> None:
+    session = ScriptedSession(answer("Yes?"), answer("Asked of itself."), answer("No."), TurnLimit("enough"))
+    agent = EnvironmentAgent(in_workers(World, pool), max_turns=2)
+    messages = asyncio.run(agent.play(task(customer=None), session)).messages
+    assert [one["content"] for one in messages] == ["a of 2?", "Yes?", "Asked of itself.", "No."]
+
+
+def test_a_world_that_cannot_be_prepared_is_told_in_the_same_words_from_a_worker_and_from_here(
+    pool: WorkerPool,
+) -> None:
+    for environment in (World(), in_workers(World, pool)()):
+        with pytest.raises(InfrastructureError) as raised:
+            asyncio.run(reset(environment, task(on_reset="raise")))
+        assert str(raised.value) == "Task a: World.reset failed: ValueError('no room', 3)."
+
+
+def test_an_outage_in_a_worker_is_an_outage(pool: WorkerPool) -> None:
+    async def main() -> None:
+        environment = await opened_in(pool)
+        try:
+            await execute(environment, "breaks", {})
+        finally:
+            await environment.close()
+
+    with pytest.raises(InfrastructureError) as raised:
+        asyncio.run(main())
+    assert str(raised.value) == "the shop is closed"
+    assert "world.py" in raised.value.__notes__[0], "where it was raised"
+
+
+def test_a_demonstration_comes_from_a_worker(pool: WorkerPool) -> None:
+    assert in_workers(World, pool)().demonstrate(task()) == [tool_call("count"), answer("ok")]
+
+
+def test_rewards_and_scores_are_the_same_in_a_worker_and_here(pool: WorkerPool) -> None:
+    # Turns of the scripted session sample token 2: even, so that each is worth nothing; one more makes the first worth 0.5.
+    session = ScriptedSession(answer("one"), answer("two"))
+    asyncio.run(EnvironmentAgent(lambda: World(size=1), max_turns=2).play(task(), session))
+    turns = (replace(session.turns[0], token_ids=(2, 3)), session.turns[1])
+    trajectory = Trajectory(
+        id="r", task=task(pair=(1, 2)), attempt=0, turns=turns, messages=(), outcome=Outcome.FINISHED, reward=None, score=None,
+        final_state={"size": 2},
+    )  # fmt: skip
+    judges = {key: load_object(f"world:{key}", beside=BESIDE) for key in ("reward", "scorer")}
+    there = {key: judged_in(pool, key, judge) for key, judge in judges.items()}
+    reward = asyncio.run(evaluate_reward(there["reward"], trajectory))
+    assert reward == asyncio.run(evaluate_reward(judges["reward"], trajectory))
+    assert (reward.total, reward.per_turn) == (0.5, {0: 0.5, 1: 0.0})
+    score = asyncio.run(evaluate_score(there["scorer"], trajectory))
+    assert (score.value, score.parts) == (0.5, {"size": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("exit", "ended with exit code 3"), ("kill", "was ended by SIGKILL"), ("crash", "was ended by SIGSEGV"),
+        ("hang", "did not come back to its event loop for 5 s"),
+    ],
+)  # fmt: skip
+def test_a_worker_that_dies_or_hangs_costs_its_own_episodes_and_is_replaced(
+    pool: WorkerPool, how: str, said: str
+) -> None:
+    async def main() -> None:
+        first, other, beside = [await opened_in(pool) for _ in range(3)]
+        process, other_process = await process_of(first), await process_of(other)
+        assert await process_of(beside) == process != other_process
+        began = time.monotonic()
+        with pytest.raises(InfrastructureError, match=f"World.end of task a has no answer.*{said}"):
+            await execute(beside, "end", {"how": how})
+        with pytest.raises(InfrastructureError, match=f"World.count of task a has no answer.*{said}"):
+            await execute(first, "count", {})
+        assert await called(other, "count") == "1"
+        after = await opened_in(pool)
+        assert await process_of(after) not in {process, other_process}
+        # On a busy machine a new process takes longer to start.
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        assert time.monotonic() - began < 5.0 * busy + (SILENCE_SECONDS if how == "hang" else 0.0)
+        for environment in (other, after):
+            await environment.close()
+        for environment in (first, beside):
+            with pytest.raises(InfrastructureError, match=said):
+                await environment.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("key", "how"), [("reward", "crash"), ("scorer", "exit"), ("reward", "hang")])
+def test_a_judge_that_ends_its_worker_is_an_outage_and_no_reward(pool: WorkerPool, key: str, how: str) -> None:
+    field = {"reward": "on_reward", "scorer": "on_score"}[key]
+    trajectory = Trajectory(
+        id="r", task=task(**{field: how}), attempt=0, turns=(), messages=(), outcome=Outcome.FINISHED, reward=None, score=None,
+        final_state={"size": 2},
+    )  # fmt: skip
+    judge = judged_in(pool, key, load_object(f"world:{key}", beside=BESIDE))
+    said = {"crash": "SIGSEGV", "exit": "exit code 3", "hang": "did not come back"}[how]
+    with pytest.raises(InfrastructureError, match=f"{key} of r has no answer.*{said}"):
+        asyncio.run(evaluate_reward(judge, trajectory) if key == "reward" else evaluate_score(judge, trajectory))
+
+
+def test_a_call_that_is_given_up_is_given_up_in_the_worker_before_the_world_is_closed(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+
+    async def main() -> None:
+        environment = await opened_in(pool, notes=str(notes))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(execute(environment, "wait", {}), 0.3)
+        await environment.close()
+
+    asyncio.run(main())
+    assert notes.read_text().split("\n") == ["given up", "closed", ""]
+
+
+def test_what_a_worker_has_started_ends_with_it(pool: WorkerPool) -> None:
+    async def main() -> int:
+        environment = await opened_in(pool)
+        started = int(await called(environment, "start"))
+        assert is_alive(started)
+        with pytest.raises(InfrastructureError):
+            await execute(environment, "end", {"how": "kill"})
+        return started
+
+    wait_until_gone(asyncio.run(main()))
+
+
+def test_closing_ends_all_workers_and_what_they_have_started() -> None:
+    async def main() -> tuple[int, int]:
+        pool = WorkerPool(1, CODE, silence_seconds=SILENCE_SECONDS)
+        environment = await opened_in(pool)
+        found = await process_of(environment), int(await called(environment, "start"))
+        await pool.aclose()
+        await pool.aclose()
+        return found
+
+    for process in asyncio.run(main()):
+        wait_until_gone(process)
+
+
+TRAINER = """
+import asyncio, sys
+from tests.workers.test_workers import CODE, opened_in, process_of
+from sparring.workers import WorkerPool
+
+async def main():
+    pool = WorkerPool(2, CODE, silence_seconds=600)
+    idle, busy = await opened_in(pool), await opened_in(pool)
+    for environment in (idle, busy):
+        print(await process_of(environment), flush=True)
+    asyncio.ensure_future(busy.call_tool("end", {"how": "hang"}))
+    await asyncio.sleep(1)
+    print("busy", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker that hangs is not told of the trainer's end")
+def test_nothing_is_left_of_a_trainer_that_is_killed() -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)]),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, env=environment
+    ) as trainer:
+        assert trainer.stdout is not None
+        workers = [int(trainer.stdout.readline()) for _ in range(2)]
+        assert trainer.stdout.readline() == "busy\n"
+        assert all(map(is_alive, workers))
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+    for worker in workers:
+        wait_until_gone(worker)
+
+
+def test_what_json_has_no_form_for_is_refused_with_what_to_do(pool: WorkerPool) -> None:
+    with pytest.raises(
+        UsageError, match=r"World.reset of task a cannot go to a worker process: Object of type date .*workers = 0"
+    ):
+        asyncio.run(reset(in_workers(World, pool)(), task(on=date(2026, 1, 1))))
+    with pytest.raises(UsageError, match=r"environment.options cannot go to a worker process"):
+        WorkerPool(1, {**CODE, "options": {"on": date(2026, 1, 1)}}, silence_seconds=1)
+
+
+def test_code_that_loads_here_and_not_in_a_worker_is_told_to_who_asks() -> None:
+    async def main() -> None:
+        pool = WorkerPool(1, {**CODE, "target": "world:Word"}, silence_seconds=SILENCE_SECONDS)
+        try:
+            await reset(in_workers(World, pool)(), task())
+        finally:
+            await pool.aclose()
+
+    with pytest.raises(UsageError, match="did you mean 'World'"):
+        asyncio.run(main())
