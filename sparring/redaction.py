@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from urllib.parse import quote
 
-from sparring.pages import data_text, text
-
 SHOWN = "***"
 MIN_LENGTH = 8
 """Of a value that is masked: a shorter one is part of too much that is no secret."""
@@ -27,32 +25,39 @@ def register(name: str) -> None:
     _names.add(name)
 
 
-def masked(said: str) -> str:
-    """What is said with `***` in place of every secret, also as it stands in addresses, in JSON and in pages."""
-    return masker()(said)
+def masked(text: str, *forms: Callable[[str], str]) -> str:
+    """The text with `***` in place of every secret, also as it stands in addresses, in JSON, and in each of the `forms`."""
+    return masker(*forms)(text)
 
 
-def masker() -> Callable[[str], str]:
+def masker(*forms: Callable[[str], str]) -> Callable[[str], str]:
     """`masked` with the secrets of this moment, for who has much to mask."""
-    pattern = _pattern(frozenset(os.environ.items()), frozenset(_names))
+    pattern = _pattern(frozenset(os.environ.items()), frozenset(_names), forms)
     return partial(pattern.sub, SHOWN) if pattern is not None else str
 
 
 @lru_cache(maxsize=4)
-def _pattern(environment: frozenset[tuple[str, str]], names: frozenset[str]) -> re.Pattern[str] | None:
+def _pattern(
+    environment: frozenset[tuple[str, str]], names: frozenset[str], forms: tuple[Callable[[str], str], ...]
+) -> re.Pattern[str] | None:
     values = {value.strip() for name, value in environment if name in names or _NAMED.search(name)}
-    forms = {
-        form
+    written = {
+        form(value)
         for value in values
         if len(value) >= MIN_LENGTH
-        for form in (
-            value,
-            quote(value, safe=""),
-            json.dumps(value)[1:-1],
-            json.dumps(value, ensure_ascii=False)[1:-1],
-            text(value),
-            data_text(value)[1:-1],
-        )
+        for form in (str, _in_address, _in_json, _in_ascii_json, *forms)
     }
     # The longest first: a secret may begin with another.
-    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+    return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True)))) if written else None
+
+
+def _in_address(value: str) -> str:
+    return quote(value, safe="")
+
+
+def _in_json(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def _in_ascii_json(value: str) -> str:
+    return json.dumps(value)[1:-1]

@@ -16,7 +16,7 @@ from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
 from sparring.findings import Finding
-from sparring.pages import asset, data_element, document, finding_article, text
+from sparring.pages import asset, data_element, data_text, document, finding_article, text
 from sparring.redaction import masked
 from sparring.report.cost import cost_section
 from sparring.report.curves import charts, legend, numbered_findings, svg
@@ -94,12 +94,17 @@ def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, f
         _settings_section(record),
         data_element("data", _data(played, said)),
     ]
-    # What an agent's tool has let out must not go on with the page.
-    return masked(document(
+    whole = document(
         f"{record.name} · sparring report", "\n".join(sections), styles=[asset(_PACKAGE, "report.css")],
         script="\n".join(asset(_PACKAGE, name) for name in ("reader.js", *(["live.js"] if is_live else []))),
         asks_its_server=is_live,
-    ))  # fmt: skip
+    )  # fmt: skip
+    # What an agent's tool has let out must not go on with the page.
+    return masked(whole, text, _in_data)
+
+
+def _in_data(value: str) -> str:
+    return data_text(value)[1:-1]
 
 
 def _data(played: Episodes, said: Verdict) -> Json:
