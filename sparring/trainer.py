@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from sparring.build import (
     build_scheduler,
     checkpoint_in,
     close,
+    compared,
     demonstrations,
     load_curriculum,
     observer,
@@ -123,9 +124,14 @@ class MultiTurnRLTrainer:
         trainer.folder = folder
         return trainer
 
-    def train(self, *, wait: bool = True, dry_run: bool = False, resume: bool = False) -> TrainResult | None:
+    def train(
+        self, *, wait: bool = True, dry_run: bool = False, resume: bool = False, allow_changed: Collection[str] = ()
+    ) -> TrainResult | None:
         """Train to the end, or return at once with `wait=False` (see `wait`). `dry_run` only checks what can be
         checked without playing: recipe, environment, data, model. `resume` continues an attached run's last checkpoint.
+
+        Raises UsageError when a resumed run's model, tokenizer, template, data or recipe is another than it was trained with
+        last, unless `allow_changed` names it.
         """
         if self._future is not None and not self._future.done():
             raise UsageError("this trainer is training already; wait for it, or make another trainer.")
@@ -136,7 +142,7 @@ class MultiTurnRLTrainer:
             return None
         self._stop_requested.clear()
         self._saved_step = None
-        self._future = background.submit(self._train(resume))
+        self._future = background.submit(self._train(resume, allow_changed))
         return self.wait() if wait else None
 
     def wait(self, timeout: float | None = None) -> TrainResult:
@@ -218,7 +224,7 @@ class MultiTurnRLTrainer:
             ledger.close()
             raise
 
-    async def _train(self, resume: bool) -> TrainResult:
+    async def _train(self, resume: bool, allow_changed: Collection[str]) -> TrainResult:
         self._stop = asyncio.Event()
         if self._stop_requested.is_set():
             self._stop.set()
@@ -234,6 +240,16 @@ class MultiTurnRLTrainer:
         parts, folder = self._parts, self.folder
         assert folder is not None
         with folder.held_for_training(), kept_in(folder.path):
+            for note in await asyncio.to_thread(
+                compared,
+                parts,
+                folder,
+                self._settings(folder),
+                resume=resume,
+                given=self.overrides,
+                allowed=allow_changed,
+            ):
+                self._console.announced(note)
             was_complete = folder.status().get("status") == "completed"
             tracker = open_trackers(self.config, folder, self._console)
 
@@ -257,6 +273,10 @@ class MultiTurnRLTrainer:
                 await asyncio.to_thread(tracker.close)
         self._console.finished(result.run, result.status, result.step)
         return result
+
+    def _settings(self, folder: RunFolder) -> Config:
+        """Those in effect, with files as the run's own recipe names them."""
+        return self.config if self.recipe == folder.recipe else folder.config()
 
     def _watchdog(self, parts: Parts, folder: RunFolder) -> Watchdog:
         # What an episode calls in this process has no more time than the episode.
