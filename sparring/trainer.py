@@ -34,7 +34,7 @@ from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
-from sparring.errors import DataError, GateError, UsageError
+from sparring.errors import GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
@@ -43,8 +43,8 @@ from sparring.history import History
 from sparring.ledger import Ledger
 from sparring.logs import kept_in
 from sparring.protocols import Tracker
-from sparring.rollouts import Curriculum, GroupPlan
 from sparring.rollouts.resumption import Kept
+from sparring.saving import Saver, training_state
 from sparring.supervision.interrupts import interrupts
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
@@ -113,8 +113,6 @@ class MultiTurnRLTrainer:
         self._future: Future[TrainResult] | None = None
         self._stop: asyncio.Event | None = None
         self._stop_requested = threading.Event()
-        self._saved_step: int | None = None
-        self._save_is_due = False
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
@@ -141,7 +139,6 @@ class MultiTurnRLTrainer:
                 build(self.config, self.recipe.parent, ledger)
             return None
         self._stop_requested.clear()
-        self._saved_step = None
         self._future = background.submit(self._train(resume, allow_changed))
         return self.wait() if wait else None
 
@@ -320,11 +317,14 @@ class MultiTurnRLTrainer:
         # A run that died before its first checkpoint begins anew; where one was written, one must be there.
         has_saved = checkpoints.any_in(folder.checkpoints) or parts.ledger.last_published is not None or was_complete
         checkpoint = checkpoints.newest(folder.checkpoints) if resume and has_saved else None
+        saver = Saver(
+            parts.learner, parts.ledger, folder, keep=config.schedule.keep_checkpoints, say=self._console.announced
+        )
         if checkpoint is not None:
             state = checkpoints.load(checkpoint, parts.learner)
             step = int(state["step"])
             if step > 0:  # before the first step there is a warm start at most
-                self._saved_step = step
+                saver.newest = step
                 curriculum.restore(state["curriculum"])
                 outstanding = curriculum.played_again(state["outstanding"])
         if resume:
@@ -334,7 +334,7 @@ class MultiTurnRLTrainer:
         elif self._model_weights is not None:
             parts.learner.load_weights(checkpoints.load_weights(checkpoint_in(self._model_weights), parts.policy))
             # A run that is resumed does not know where its weights came from.
-            await self._save(parts, folder, 0, curriculum)
+            await saver.save(0, training_state(0, curriculum))
         elif config.warm_start is not None and not await self._warm_start(parts, folder):
             return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
@@ -354,9 +354,6 @@ class MultiTurnRLTrainer:
             parts, plans if kept is None else kept.plans(plans), version=step, on_group=self._console.group_played
         )
 
-        async def save_now(at: int) -> None:
-            await self._save(parts, folder, at, curriculum, scheduler.outstanding)
-
         async def heed(at: int) -> None:
             """Tell what the detectors found after a step, and do what the recipe says about errors."""
             findings = await asyncio.to_thread(watch.findings)
@@ -364,6 +361,8 @@ class MultiTurnRLTrainer:
                 tracker.log_finding(finding.as_json())
             errors = [one for one in findings if one.severity is Severity.ERROR]
             if errors:
+                save_now = partial(saver.save, at, training_state(at, curriculum, scheduler.outstanding))
+                await saver.settled()
                 await self._react(parts, folder, errors[0], at, save_now, began=watch.first_said(errors[0].rule))
 
         began = time.monotonic()
@@ -387,9 +386,9 @@ class MultiTurnRLTrainer:
             if lost is not None:
                 tracker.log_finding(lost.as_json())
             every = config.schedule.save_every
-            if self._save_is_due or (every and at % every == 0):
+            if saver.is_due or (every and at % every == 0):
                 saving = time.monotonic()
-                await self._tried(save_now, at)
+                await saver.begin(at, training_state(at, curriculum, scheduler.outstanding))
                 tracker.log_metrics(at, {"timing_s/save_checkpoint": time.monotonic() - saving})
             folder.set_status("running", step=at)
             if folder.stop_requested():
@@ -423,13 +422,15 @@ class MultiTurnRLTrainer:
             doing=self._console.doing,
             stop=stop,
         )  # fmt: skip
-        with self._console.training(
+        progress = self._console.training(
             config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
-        ):
-            last = await loop.train(run)
-        if kept is not None:
-            kept.close()
-        await save_now(last)
+        )
+        async with saver:
+            with progress:
+                last = await loop.train(run)
+            if kept is not None:
+                kept.close()
+            await saver.save(last, training_state(last, curriculum, scheduler.outstanding))
         fault_point("run.closing")
         train_seconds = time.monotonic() - began
         await validate(last, is_last=True)
@@ -447,7 +448,7 @@ class MultiTurnRLTrainer:
         folder: RunFolder,
         finding: Finding,
         at: int,
-        save: Callable[[int], Awaitable[None]],
+        save: Callable[[], Awaitable[None]],
         *,
         began: int,
     ) -> None:
@@ -461,7 +462,7 @@ class MultiTurnRLTrainer:
             await self._pause(folder, said, at)
             return
         if reaction == "stop":
-            await save(at)
+            await save()
             raise GateError(
                 f"{said} detectors.reaction = 'stop' ended the run with a checkpoint of that step. {finding.change} To go on all "
                 "the same: `sparring train --resume` with detectors.reaction=report."
@@ -507,7 +508,8 @@ class MultiTurnRLTrainer:
         if done < section.steps:
             return False
         parts.learner.reset_optimizer()
-        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, WARM_START, parts.learner, {"step": 0})
+        state = await asyncio.to_thread(parts.learner.export_state)
+        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, WARM_START, state, {"step": 0})
         await asyncio.wrap_future(parts.ledger.publish_nowait(0, saved.name))
         return True
 
@@ -577,35 +579,6 @@ class MultiTurnRLTrainer:
             "sometimes does right; it cannot create it. Make the task easier, add a [warm_start] on demonstrations, or "
             "train all the same with evaluation.allow_zero_baseline=true."
         )
-
-    async def _save(
-        self, parts: Parts, folder: RunFolder, step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()
-    ) -> None:
-        """A checkpoint of everything the run goes on from. The ledger hears of it when it is on disk, and only then may older
-        ones go."""
-        if self._saved_step == step:
-            return
-        state = {
-            "step": step, "curriculum": curriculum.state(),
-            "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
-        }  # fmt: skip
-        # A checkpoint never holds what the ledger might still lose.
-        await asyncio.to_thread(parts.ledger.flush)
-        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, step, parts.learner, state)
-        self._saved_step = step
-        await asyncio.wrap_future(parts.ledger.publish_nowait(step, saved.name))
-        keep = self.config.schedule.keep_checkpoints
-        await asyncio.to_thread(checkpoints.prune, folder.checkpoints, step, keep=keep)
-
-    async def _tried(self, save: Callable[[int], Awaitable[None]], step: int) -> None:
-        """Save; what fails is told, and tried again after the next step: a full disk may have room by then."""
-        try:
-            await save(step)
-        except DataError as error:
-            self._save_is_due = True
-            self._console.announced(f"{error} The run goes on, and tries again after the next step.")
-        else:
-            self._save_is_due = False
 
     async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
         """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""
