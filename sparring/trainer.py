@@ -237,14 +237,10 @@ class MultiTurnRLTrainer:
         parts, folder = self._parts, self.folder
         assert folder is not None
         with folder.held_for_training(), kept_in(folder.path):
+            # Files as the run's own recipe names them.
+            settings = self.config if self.recipe == folder.recipe else folder.config()
             for note in await asyncio.to_thread(
-                compared,
-                parts,
-                folder,
-                self._settings(folder),
-                resume=resume,
-                given=self.overrides,
-                allowed=allow_changed,
+                compared, parts, folder, settings, resume=resume, given=self.overrides, allowed=allow_changed
             ):
                 self._console.announced(note)
             was_complete = folder.status().get("status") == "completed"
@@ -270,10 +266,6 @@ class MultiTurnRLTrainer:
                 await asyncio.to_thread(tracker.close)
         self._console.finished(result.run, result.status, result.step)
         return result
-
-    def _settings(self, folder: RunFolder) -> Config:
-        """Those in effect, with files as the run's own recipe names them."""
-        return self.config if self.recipe == folder.recipe else folder.config()
 
     def _watchdog(self, parts: Parts, folder: RunFolder) -> Watchdog:
         # What an episode calls in this process has no more time than the episode.
@@ -317,9 +309,7 @@ class MultiTurnRLTrainer:
         # A run that died before its first checkpoint begins anew; where one was written, one must be there.
         has_saved = checkpoints.any_in(folder.checkpoints) or parts.ledger.last_published is not None or was_complete
         checkpoint = checkpoints.newest(folder.checkpoints) if resume and has_saved else None
-        saver = Saver(
-            parts.learner, parts.ledger, folder, keep=config.schedule.keep_checkpoints, say=self._console.announced
-        )
+        saver = Saver(parts.learner, parts.ledger, folder, schedule=config.schedule, say=self._console.announced)
         if checkpoint is not None:
             state = checkpoints.load(checkpoint, parts.learner)
             step = int(state["step"])
@@ -327,6 +317,8 @@ class MultiTurnRLTrainer:
                 saver.newest = step
                 curriculum.restore(state["curriculum"])
                 outstanding = curriculum.played_again(state["outstanding"])
+        if step < config.schedule.max_steps:
+            (await asyncio.to_thread(saver.room, step)).check()
         if resume:
             await self._rewind(parts, step, "" if checkpoint is None else checkpoint.name, kept)
         if checkpoint is not None:
@@ -348,6 +340,9 @@ class MultiTurnRLTrainer:
         tracker = FanOut([trackers, watch])
         if resume:
             tracker.log_metrics(step, {RESUMED: 1.0})
+        shortage = await asyncio.to_thread(saver.shortage, step)
+        if shortage is not None:
+            tracker.log_finding(shortage.as_json())
 
         plans = chain(outstanding, curriculum)
         scheduler = build_scheduler(
@@ -376,15 +371,16 @@ class MultiTurnRLTrainer:
             if played is None:
                 return
             validations[at] = played
+            saver.validated(at, played.score.mean)
             await heed(at)
             if at == 0 and config.schedule.max_steps > 0:
                 self._check_baseline(validations[at])
 
         async def save(at: int) -> None:
             await heed(at)
-            lost = scheduler.budget.finding(at)
-            if lost is not None:
-                tracker.log_finding(lost.as_json())
+            for found in (scheduler.budget.finding(at), await asyncio.to_thread(saver.shortage, at)):
+                if found is not None:
+                    tracker.log_finding(found.as_json())
             every = config.schedule.save_every
             if saver.is_due or (every and at % every == 0):
                 saving = time.monotonic()

@@ -188,6 +188,18 @@ class RunFolder:
     def evaluations(self) -> Path:
         return self.path / "evaluations"
 
+    def validation_scores(self) -> dict[int, float]:
+        """Mean score of each validation by the step after which it was played. Raises DataError for a damaged file."""
+        scores: dict[int, float] = {}
+        for path in self.evaluations.glob("validation-*.json"):
+            try:
+                mean = json.loads(path.read_text("utf-8"))["score"]["mean"]
+                if mean is not None:
+                    scores[int(path.stem.partition("-")[2])] = float(mean)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path} is no validation ({error!r}); delete it, or restore it.") from error
+        return scores
+
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
         """Where the next evaluation goes: evaluations/held_out-001.json and so on, past those under way too."""
         self.evaluations.mkdir(exist_ok=True)

@@ -14,15 +14,17 @@ from torch import Tensor
 from sparring.errors import DataError
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner, LearnerState
-from sparring.training.checkpoint_files import any_in, name_of, newest, prune, set_aside, verify, write
+from sparring.training.checkpoint_files import any_in, best, name_of, newest, numbered, prune, set_aside, verify, write
 from sparring.types import Json, Weights
 
 __all__ = [
     "any_in",
+    "best",
     "load",
     "load_weights",
     "name_of",
     "newest",
+    "numbered",
     "prune",
     "read_tensors",
     "save",

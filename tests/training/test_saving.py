@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sparring.config import ScheduleSection
+from sparring.errors import DataError
 from sparring.faults import Fault, armed
 from sparring.ledger import Ledger
 from sparring.saving import Saver
@@ -18,6 +20,7 @@ from sparring.training import checkpoints
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import demonstration_batch
 from sparring.training.state import AdamWState
+from sparring.types import Weights
 
 LESSON = demonstration_batch([([1, 2, 3, 4], [False, False, True, True])])
 TINY = Path(__file__).parents[1] / "faults" / "recipe"
@@ -28,6 +31,9 @@ class Gated:
 
     def __init__(self, learner: TorchLearner) -> None:
         self.learner, self.gate = learner, threading.Event()
+
+    def export_weights(self) -> Weights:
+        return self.learner.export_weights()
 
     def export_state(self) -> GatedState:
         return GatedState(self.learner.export_state(), self.gate)
@@ -61,7 +67,7 @@ def step(learner: TorchLearner) -> None:
 
 
 def saver_of(gated: Gated, ledger: Ledger, folder: RunFolder) -> Saver:
-    return Saver(gated, ledger, folder, keep=9, say=pytest.fail)  # pyright: ignore[reportArgumentType]
+    return Saver(gated, ledger, folder, schedule=ScheduleSection(), say=pytest.fail)  # pyright: ignore[reportArgumentType]
 
 
 def names(folder: RunFolder) -> list[str]:
@@ -146,16 +152,47 @@ def test_who_is_canceled_does_not_wait_for_the_disk(gated: Gated, folder: RunFol
 def test_a_save_that_fails_is_told_and_tried_again_and_the_last_one_must_succeed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], at: int, expected: list[str] | None
 ) -> None:
-    # Four steps, saved after the second and the fourth; the first time is the warm start's.
+    # Four steps, saved after the second and the fourth; the first time is the warm start's. Step 3 takes longer than a save that
+    # fails: the third gradient after the two of the warm start.
     overrides = [f"run.runs_dir={tmp_path}", "schedule.keep_checkpoints=9"]
-    fault = Fault("checkpoint.renaming", "error", at=at, times=1 if expected else 2, raises="OSError")
-    with MultiTurnRLTrainer(TINY, overrides=overrides, name="run", quiet=True) as trainer, armed(fault):
+    faults = (
+        Fault("checkpoint.staging", "error", at=at, times=1 if expected else 2, raises="OSError"),
+        Fault("learner.optimizing", "delay", at=5, seconds=1.0),
+    )
+    with MultiTurnRLTrainer(TINY, overrides=overrides, name="run", quiet=True) as trainer, armed(*faults):
         if expected is None:
             # After the last step there is no next one: it is tried once more, and then told as what ended the run.
             with pytest.raises(Exception, match="000004 could not be written: fault injected"):
                 trainer.train()
         else:
             trainer.train()
-    assert "could not be written: fault injected at checkpoint.renaming" in capsys.readouterr().err
+    assert "could not be written: fault injected at checkpoint.staging" in capsys.readouterr().err
     assert names(RunFolder(tmp_path / "run")) == [*(expected or ["000002"]), "warm_start"]
     assert checkpoints.newest(tmp_path / "run" / "checkpoints").name == (expected or ["000002"])[-1]
+
+
+def test_a_save_for_which_there_is_no_room_is_not_begun_and_is_due(
+    gated: Gated, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    async def run(ledger: Ledger) -> None:
+        async with Saver(gated, ledger, folder, schedule=ScheduleSection(), say=said.append) as saver:  # pyright: ignore[reportArgumentType]
+            with monkeypatch.context() as full:
+                full.setattr("sparring.saving.free_bytes", lambda _: 999)
+                await saver.begin(1, {"step": 1})
+                assert (saver.is_due, names(folder)) == (True, [])
+                with pytest.raises(DataError, match="has 999 bytes free"):
+                    await saver.save(1, {"step": 1})
+                # Said once, until there is room again.
+                assert [saver.shortage(at) is None for at in (1, 2)] == [False, True]
+            assert [saver.shortage(at) is None for at in (3, 4)] == [True, True]
+            await saver.begin(2, {"step": 2})
+            await saver.settled()
+            assert (saver.is_due, names(folder)) == (False, ["000002"])
+
+    gated.gate.set()
+    with Ledger(folder.path / "ledger.sqlite") as ledger:
+        asyncio.run(run(ledger))
+    assert len(said) == 1
+    assert said[0].endswith("The run goes on, and tries again after the next step.")
