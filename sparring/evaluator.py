@@ -19,7 +19,7 @@ from sparring.environments import expert_script
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.job import SPLIT, Job, Plan
-from sparring.evaluation.policies import Policy, PolicyKind, read_policy, run_and_step, run_path
+from sparring.evaluation.policies import Policy, PolicyKind, checkpoint_of, read_policy, run_and_step, run_path
 from sparring.evaluation.report import EvaluationReport, comparisons
 from sparring.ledger import Ledger
 from sparring.protocols import MessageEngine
@@ -194,24 +194,13 @@ class MultiTurnRLEvaluator:
             )
         if policy.kind is not PolicyKind.CHECKPOINT:
             return policy
-        from sparring.training import checkpoints
-
         run, step = run_and_step(policy.source)
         is_own = run in ("", WARM_START, "tuned")
         if is_own and self.folder is None:
             raise UsageError(f"{policy.name!r} is a checkpoint of a run, but {self._recipe} is a recipe; name a run.")
         folder = self.folder if is_own else RunFolder(run_path(run))
         assert folder is not None
-        name = WARM_START if run == WARM_START else checkpoints.name_of(int(step)) if step is not None else None
-        if name is None:
-            found = checkpoints.newest(folder.checkpoints)
-        elif (found := folder.checkpoints / name).is_dir():
-            checkpoints.verify(found)
-        else:
-            there = ", ".join(sorted(path.name for path in folder.checkpoints.glob("[!.]*"))) or "none"
-            raise DataError(
-                f"{folder.path} has no checkpoint {name}; it has {there} (schedule.save_every, keep_checkpoints)."
-            )
+        found = checkpoint_of(folder, WARM_START if run == WARM_START else step)
         return replace(policy, source=str(found.resolve()))
 
     def _needs_model(self, plan: Plan) -> bool:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from sparring.build import load_policy
 from sparring.errors import DataError, UsageError
+from sparring.evaluation.policies import checkpoint_of, named_checkpoint
 from sparring.models.export import save_adapter, save_merged
-from sparring.tracking import RunFolder
 from sparring.training import checkpoints
 
 
 def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> Path:
-    """Write the newest checkpoint of a run into a new folder, with its tokenizer; return the folder.
+    """Write a checkpoint of a run, the newest unless `run` is RUN@STEP or RUN@best, into a new folder, with its tokenizer; return
+    the folder.
 
     An adapter needs the base model beside it; `merge` writes a model that stands alone. Raises DataError when the
     destination exists or the run has no good checkpoint, UsageError when there is no adapter: all weights were trained, or
@@ -21,12 +22,12 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
     target = Path(destination)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} exists and is not empty; export writes into a new folder, so name another one.")
-    folder = RunFolder(Path(run))
+    folder, step = named_checkpoint(run)
     config = folder.trained_config()
     if not merge and config.model.trained_weights == "full":
         raise UsageError(f"{run} trained every weight, so there is no adapter; export with merge (`--merge`).")
     policy = load_policy(config, folder.recipe.parent)
-    weights = checkpoints.load_weights(checkpoints.newest(folder.checkpoints), policy)
+    weights = checkpoints.load_weights(checkpoint_of(folder, step), policy)
     policy.restore(weights.tensors)
     if merge:
         save_merged(policy, target)

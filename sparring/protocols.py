@@ -88,6 +88,14 @@ class MessageEngine(Protocol):
     async def close(self) -> None: ...
 
 
+class LearnerState(Protocol):
+    """What a learner goes on from, as it was at one moment."""
+
+    def write(self, directory: Path) -> None:
+        """Into an existing directory, as safetensors and JSON; in any thread."""
+        ...
+
+
 class Learner(Protocol):
     """Who learns, in Tinker's verbs."""
 
@@ -112,12 +120,12 @@ class Learner(Protocol):
         """A copy of the current policy that later steps do not touch."""
         ...
 
-    def save_state(self, directory: Path) -> None:
-        """Write weights and optimizer state into an existing directory, as safetensors and JSON."""
+    def export_state(self) -> LearnerState:
+        """A copy of weights and optimizer state that later steps do not touch."""
         ...
 
     def load_state(self, directory: Path) -> None:
-        """Restore what save_state wrote. Raises DataError naming tensors that do not fit."""
+        """Restore what an exported state wrote. Raises DataError naming tensors that do not fit."""
         ...
 
 

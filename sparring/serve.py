@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -13,24 +12,26 @@ from sparring.build import load_policy
 from sparring.chat import create_chat
 from sparring.config import ModelSection
 from sparring.engines.torch_engine import TorchEngine
+from sparring.evaluation.policies import checkpoint_of, find_checkpoint
 from sparring.gateway import ModelServer
 from sparring.models.policy import Policy, load_pretrained
 from sparring.models.precision import resolve_device, resolve_precision
-from sparring.tracking import RunFolder
 from sparring.training import checkpoints
 from sparring.types import Sampling
 
 
 def load_served(model: str) -> tuple[Policy, str, str]:
-    """A run folder's newest policy, or a model by name or path; the name to serve it under, and whose chat format it has.
+    """A run's newest policy, that of RUN@STEP or RUN@best, or a model by name or path; the name to serve it under, and whose
+    chat format it has.
 
     Raises UsageError for the folder of a baseline.
     """
-    if RunFolder.is_run(Path(model)):
-        folder = RunFolder(Path(model))
+    named = find_checkpoint(model)
+    if named is not None:
+        folder, step = named
         config = folder.trained_config()
         policy = load_policy(config, folder.recipe.parent)
-        policy.restore(checkpoints.load_weights(checkpoints.newest(folder.checkpoints), policy).tensors)
+        policy.restore(checkpoints.load_weights(checkpoint_of(folder, step), policy).tensors)
         return policy, folder.path.name, config.model.name
     base, tokenizer = load_pretrained(model)
     device = resolve_device("auto")

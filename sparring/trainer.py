@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from sparring.build import (
     build_scheduler,
     checkpoint_in,
     close,
+    compared,
     demonstrations,
     load_curriculum,
     observer,
@@ -33,7 +34,7 @@ from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
-from sparring.errors import DataError, GateError, UsageError
+from sparring.errors import GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
@@ -42,8 +43,8 @@ from sparring.history import History
 from sparring.ledger import Ledger
 from sparring.logs import kept_in
 from sparring.protocols import Tracker
-from sparring.rollouts import Curriculum, GroupPlan
 from sparring.rollouts.resumption import Kept
+from sparring.saving import Saver, training_state
 from sparring.supervision.interrupts import interrupts
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
@@ -112,8 +113,6 @@ class MultiTurnRLTrainer:
         self._future: Future[TrainResult] | None = None
         self._stop: asyncio.Event | None = None
         self._stop_requested = threading.Event()
-        self._saved_step: int | None = None
-        self._save_is_due = False
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
@@ -123,9 +122,14 @@ class MultiTurnRLTrainer:
         trainer.folder = folder
         return trainer
 
-    def train(self, *, wait: bool = True, dry_run: bool = False, resume: bool = False) -> TrainResult | None:
+    def train(
+        self, *, wait: bool = True, dry_run: bool = False, resume: bool = False, allow_changed: Collection[str] = ()
+    ) -> TrainResult | None:
         """Train to the end, or return at once with `wait=False` (see `wait`). `dry_run` only checks what can be
         checked without playing: recipe, environment, data, model. `resume` continues an attached run's last checkpoint.
+
+        Raises UsageError when a resumed run's model, tokenizer, template, data or recipe is another than it was trained with
+        last, unless `allow_changed` names it.
         """
         if self._future is not None and not self._future.done():
             raise UsageError("this trainer is training already; wait for it, or make another trainer.")
@@ -135,8 +139,7 @@ class MultiTurnRLTrainer:
                 build(self.config, self.recipe.parent, ledger)
             return None
         self._stop_requested.clear()
-        self._saved_step = None
-        self._future = background.submit(self._train(resume))
+        self._future = background.submit(self._train(resume, allow_changed))
         return self.wait() if wait else None
 
     def wait(self, timeout: float | None = None) -> TrainResult:
@@ -218,7 +221,7 @@ class MultiTurnRLTrainer:
             ledger.close()
             raise
 
-    async def _train(self, resume: bool) -> TrainResult:
+    async def _train(self, resume: bool, allow_changed: Collection[str]) -> TrainResult:
         self._stop = asyncio.Event()
         if self._stop_requested.is_set():
             self._stop.set()
@@ -234,6 +237,12 @@ class MultiTurnRLTrainer:
         parts, folder = self._parts, self.folder
         assert folder is not None
         with folder.held_for_training(), kept_in(folder.path):
+            # Files as the run's own recipe names them.
+            settings = self.config if self.recipe == folder.recipe else folder.config()
+            for note in await asyncio.to_thread(
+                compared, parts, folder, settings, resume=resume, given=self.overrides, allowed=allow_changed
+            ):
+                self._console.announced(note)
             was_complete = folder.status().get("status") == "completed"
             tracker = open_trackers(self.config, folder, self._console)
 
@@ -300,13 +309,16 @@ class MultiTurnRLTrainer:
         # A run that died before its first checkpoint begins anew; where one was written, one must be there.
         has_saved = checkpoints.any_in(folder.checkpoints) or parts.ledger.last_published is not None or was_complete
         checkpoint = checkpoints.newest(folder.checkpoints) if resume and has_saved else None
+        saver = Saver(parts.learner, parts.ledger, folder, schedule=config.schedule, say=self._console.announced)
         if checkpoint is not None:
             state = checkpoints.load(checkpoint, parts.learner)
             step = int(state["step"])
             if step > 0:  # before the first step there is a warm start at most
-                self._saved_step = step
+                saver.newest = step
                 curriculum.restore(state["curriculum"])
                 outstanding = curriculum.played_again(state["outstanding"])
+        if step < config.schedule.max_steps:
+            (await asyncio.to_thread(saver.room, step)).check()
         if resume:
             await self._rewind(parts, step, "" if checkpoint is None else checkpoint.name, kept)
         if checkpoint is not None:
@@ -314,7 +326,7 @@ class MultiTurnRLTrainer:
         elif self._model_weights is not None:
             parts.learner.load_weights(checkpoints.load_weights(checkpoint_in(self._model_weights), parts.policy))
             # A run that is resumed does not know where its weights came from.
-            await self._save(parts, folder, 0, curriculum)
+            await saver.save(0, training_state(0, curriculum))
         elif config.warm_start is not None and not await self._warm_start(parts, folder):
             return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
@@ -328,14 +340,14 @@ class MultiTurnRLTrainer:
         tracker = FanOut([trackers, watch])
         if resume:
             tracker.log_metrics(step, {RESUMED: 1.0})
+        shortage = await asyncio.to_thread(saver.shortage, step)
+        if shortage is not None:
+            tracker.log_finding(shortage.as_json())
 
         plans = chain(outstanding, curriculum)
         scheduler = build_scheduler(
             parts, plans if kept is None else kept.plans(plans), version=step, on_group=self._console.group_played
         )
-
-        async def save_now(at: int) -> None:
-            await self._save(parts, folder, at, curriculum, scheduler.outstanding)
 
         async def heed(at: int) -> None:
             """Tell what the detectors found after a step, and do what the recipe says about errors."""
@@ -344,6 +356,8 @@ class MultiTurnRLTrainer:
                 tracker.log_finding(finding.as_json())
             errors = [one for one in findings if one.severity is Severity.ERROR]
             if errors:
+                save_now = partial(saver.save, at, training_state(at, curriculum, scheduler.outstanding))
+                await saver.settled()
                 await self._react(parts, folder, errors[0], at, save_now, began=watch.first_said(errors[0].rule))
 
         began = time.monotonic()
@@ -357,19 +371,20 @@ class MultiTurnRLTrainer:
             if played is None:
                 return
             validations[at] = played
+            saver.validated(at, played.score.mean)
             await heed(at)
             if at == 0 and config.schedule.max_steps > 0:
                 self._check_baseline(validations[at])
 
         async def save(at: int) -> None:
             await heed(at)
-            lost = scheduler.budget.finding(at)
-            if lost is not None:
-                tracker.log_finding(lost.as_json())
+            for found in (scheduler.budget.finding(at), await asyncio.to_thread(saver.shortage, at)):
+                if found is not None:
+                    tracker.log_finding(found.as_json())
             every = config.schedule.save_every
-            if self._save_is_due or (every and at % every == 0):
+            if saver.is_due or (every and at % every == 0):
                 saving = time.monotonic()
-                await self._tried(save_now, at)
+                await saver.begin(at, training_state(at, curriculum, scheduler.outstanding))
                 tracker.log_metrics(at, {"timing_s/save_checkpoint": time.monotonic() - saving})
             folder.set_status("running", step=at)
             if folder.stop_requested():
@@ -403,13 +418,15 @@ class MultiTurnRLTrainer:
             doing=self._console.doing,
             stop=stop,
         )  # fmt: skip
-        with self._console.training(
+        progress = self._console.training(
             config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
-        ):
-            last = await loop.train(run)
-        if kept is not None:
-            kept.close()
-        await save_now(last)
+        )
+        async with saver:
+            with progress:
+                last = await loop.train(run)
+            if kept is not None:
+                kept.close()
+            await saver.save(last, training_state(last, curriculum, scheduler.outstanding))
         fault_point("run.closing")
         train_seconds = time.monotonic() - began
         await validate(last, is_last=True)
@@ -427,7 +444,7 @@ class MultiTurnRLTrainer:
         folder: RunFolder,
         finding: Finding,
         at: int,
-        save: Callable[[int], Awaitable[None]],
+        save: Callable[[], Awaitable[None]],
         *,
         began: int,
     ) -> None:
@@ -441,7 +458,7 @@ class MultiTurnRLTrainer:
             await self._pause(folder, said, at)
             return
         if reaction == "stop":
-            await save(at)
+            await save()
             raise GateError(
                 f"{said} detectors.reaction = 'stop' ended the run with a checkpoint of that step. {finding.change} To go on all "
                 "the same: `sparring train --resume` with detectors.reaction=report."
@@ -487,7 +504,8 @@ class MultiTurnRLTrainer:
         if done < section.steps:
             return False
         parts.learner.reset_optimizer()
-        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, WARM_START, parts.learner, {"step": 0})
+        state = await asyncio.to_thread(parts.learner.export_state)
+        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, WARM_START, state, {"step": 0})
         await asyncio.wrap_future(parts.ledger.publish_nowait(0, saved.name))
         return True
 
@@ -557,35 +575,6 @@ class MultiTurnRLTrainer:
             "sometimes does right; it cannot create it. Make the task easier, add a [warm_start] on demonstrations, or "
             "train all the same with evaluation.allow_zero_baseline=true."
         )
-
-    async def _save(
-        self, parts: Parts, folder: RunFolder, step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()
-    ) -> None:
-        """A checkpoint of everything the run goes on from. The ledger hears of it when it is on disk, and only then may older
-        ones go."""
-        if self._saved_step == step:
-            return
-        state = {
-            "step": step, "curriculum": curriculum.state(),
-            "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
-        }  # fmt: skip
-        # A checkpoint never holds what the ledger might still lose.
-        await asyncio.to_thread(parts.ledger.flush)
-        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, step, parts.learner, state)
-        self._saved_step = step
-        await asyncio.wrap_future(parts.ledger.publish_nowait(step, saved.name))
-        keep = self.config.schedule.keep_checkpoints
-        await asyncio.to_thread(checkpoints.prune, folder.checkpoints, step, keep=keep)
-
-    async def _tried(self, save: Callable[[int], Awaitable[None]], step: int) -> None:
-        """Save; what fails is told, and tried again after the next step: a full disk may have room by then."""
-        try:
-            await save(step)
-        except DataError as error:
-            self._save_is_due = True
-            self._console.announced(f"{error} The run goes on, and tries again after the next step.")
-        else:
-            self._save_is_due = False
 
     async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
         """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""

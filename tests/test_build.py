@@ -154,7 +154,7 @@ def test_a_run_keeps_the_frozen_weights_it_began_with_wherever_it_is_continued(
 
     monkeypatch.chdir(tmp_path)
     parts, teacher = opened(MultiTurnRLTrainer(RECIPE, name="teacher", quiet=True))
-    first = checkpoints.save(teacher / "checkpoints", 1, parts.learner, {"step": 1})
+    first = checkpoints.save(teacher / "checkpoints", 1, parts.learner.export_state(), {"step": 1})
     overrides = ["policies.teacher.weights=runs/teacher", "policies.other.weights=base"]
     student, folder = opened(MultiTurnRLTrainer(RECIPE, overrides=overrides, name="student", quiet=True))
     wanted = student.collector.policies["teacher"].engine.fingerprint
@@ -162,7 +162,7 @@ def test_a_run_keeps_the_frozen_weights_it_began_with_wherever_it_is_continued(
     # The teacher learns on, and the student is continued from elsewhere.
     state = {name: tensor + 1 for name, tensor in parts.learner.export_weights().tensors.items()}
     parts.learner.load_weights(Weights(tensors=state, fingerprint="other"))
-    checkpoints.save(teacher / "checkpoints", 2, parts.learner, {"step": 2})
+    checkpoints.save(teacher / "checkpoints", 2, parts.learner.export_state(), {"step": 2})
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     kept = load_config(tmp_path / folder / "run.toml").policies
@@ -199,7 +199,7 @@ def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path)
                 assert (customer.learns, customer.engine.fingerprint) == (False, initial.fingerprint)
                 assert customer.sampling == Sampling(temperature=0.5, max_tokens=8)
                 assert named["teacher"].engine is parts.frozen_by_warm_start[0]
-                checkpoints.save(tmp_path / "checkpoints", 3, parts.learner, {"step": 3})
+                checkpoints.save(tmp_path / "checkpoints", 3, parts.learner.export_state(), {"step": 3})
                 section = PolicySection(weights=str(tmp_path))
                 frozen = frozen_engine(section, engine, parts.policy, initial)
                 assert frozen is not None

@@ -1,6 +1,7 @@
 """The composition root: a recipe becomes finished objects. The only room that knows the concrete classes."""
 
 from sparring.build.algorithm import Algorithm, load_algorithm
+from sparring.build.changes import check_parts, compared
 from sparring.build.environment import environment_of, refuse_training
 from sparring.build.judging import judges_of
 from sparring.build.policies import (
@@ -23,8 +24,10 @@ __all__ = [
     "build",
     "build_baseline",
     "build_scheduler",
+    "check_parts",
     "checkpoint_in",
     "close",
+    "compared",
     "demonstrations",
     "environment_of",
     "frozen_engine",

@@ -66,6 +66,8 @@ class Parts:
     tools: tuple[ToolSchema, ...]
     recipe_dir: Path
     is_deterministic: bool
+    num_threads: int
+    """Of torch's operations."""
     judge: Judge
     detectors: tuple[Detector, ...]
     """Asked after every step."""
@@ -119,7 +121,8 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
             "comes twice. Raise schedule.max_steps, or give fewer tasks.",
             config.curriculum.select, num_groups, len(tasks.train),
         )  # fmt: skip
-    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    num_threads = config.run.num_threads or os.cpu_count() or 1
+    torch.set_num_threads(num_threads)
     policy = load_policy(config, recipe_dir)
     chat = create_chat(policy.tokenizer, config.model.name)
     weights = policy.snapshot()
@@ -192,6 +195,7 @@ def _build(config: Config, recipe_dir: Path, ledger: Ledger, announce: Callable[
         tools=code.tools,
         recipe_dir=recipe_dir,
         is_deterministic=is_deterministic,
+        num_threads=num_threads,
         judge=code.judge,
         detectors=detectors,
         frozen_by_warm_start=tuple(

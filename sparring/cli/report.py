@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
-from sparring.tracking import Console, RunFolder
+from sparring.tracking import Console
 
 Prices = Annotated[
     list[str] | None,
@@ -81,11 +81,14 @@ def export(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's newest policy for peft (an adapter) or transformers (`--merge`)."""
-    RunFolder(run_path(run)).trained_config()
+    """Write a run's newest policy, or that of RUN@STEP or RUN@best, for peft (an adapter) or transformers (`--merge`)."""
+    from sparring.evaluation.policies import named_checkpoint
+
+    # Before torch is imported, so that a mistake is told at once.
+    named_checkpoint(run)[0].trained_config()
     from sparring.export import export as export_run
 
-    written = export_run(run_path(run), destination, merge=merge)
+    written = export_run(run, destination, merge=merge)
     if as_json:
         print_json({"path": str(written), "kind": "model" if merge else "adapter"})
     else:

@@ -14,6 +14,7 @@ from sparring.errors import DataError, ServiceError, UsageError
 from sparring.tracking import Console, RunFolder, list_runs
 from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.open_trackers import require_mlflow
+from sparring.training.checkpoint_files import best, numbered
 
 RunsDir = Annotated[Path, typer.Option(help="The folder that holds the runs.")]
 
@@ -38,15 +39,17 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
 @runs_app.command("show")
 @reported
 def runs_show(run: Run, as_json: Json = False) -> None:
-    """One run: how it stands, its latest numbers, its evaluations on held-out tasks."""
+    """One run: how it stands, its latest numbers, its checkpoints, its evaluations on held-out tasks."""
     folder = RunFolder(run_path(run))
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
+    kept = _checkpoints(folder)
     evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))
     if as_json:
         shown = {
             "path": str(folder.path),
             "status": status,
             "metrics": latest,
+            "checkpoints": kept,
             "evaluations": [str(e) for e in evaluations],
         }
         print_json(shown)
@@ -56,6 +59,9 @@ def runs_show(run: Run, as_json: Json = False) -> None:
         say(f"reason: {status['reason']}")
     if latest:
         Console().table("latest metrics", ["metric", "value"], sorted(latest.items()))
+    if kept:
+        rows = [[each["step"], each["score"], "best" if each["is_best"] else ""] for each in kept]
+        Console().table("checkpoints", ["step", "validation score", ""], rows)
     for path in evaluations:
         say(f"evaluation: {path}")
 
@@ -103,6 +109,16 @@ def runs_sync(
         print_json({"path": str(folder.path), "all_told": all_told})
     else:
         say(f"MLflow has been told all of {folder.path}")
+
+
+def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
+    """Of the steps, newest first, each with the score of its validation where it has one."""
+    scores = folder.validation_scores()
+    pinned = best(folder.checkpoints, scores)
+    return [
+        {"step": int(path.name), "score": scores.get(int(path.name)), "is_best": path == pinned}
+        for path in numbered(folder.checkpoints)
+    ]
 
 
 def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:

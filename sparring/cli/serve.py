@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import Json, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, app, print_json, reported, say
 from sparring.config import endpoint_problems, key_from
 from sparring.errors import UsageError
-from sparring.tracking import RunFolder
 
 
 @app.command()
 @reported
 def serve(
-    model: Annotated[str, typer.Argument(help="A run folder, a model by name, or a folder with model files.")],
+    model: Annotated[
+        str, typer.Argument(help="A run (RUN@STEP, RUN@best), a model by name, or a folder with model files.")
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="Clients must send it.")] = None,
@@ -31,12 +32,15 @@ def serve(
         else:
             say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
 
+    from sparring.evaluation.policies import find_checkpoint
+
+    served = model
+    if (named := find_checkpoint(model)) is not None:
+        folder, step = named
+        folder.trained_config()
+        served = str(folder.path) if step is None else f"{folder.path}@{step}"
     from sparring.serve import serve as serve_model
 
-    served, run = model, run_path(Path(model))
-    if RunFolder.is_run(run):
-        RunFolder(run).trained_config()
-        served = str(run)
     try:
         serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:

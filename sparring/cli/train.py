@@ -55,6 +55,13 @@ def train(
         bool, typer.Option("--dry-run", help="Show every setting, check what can be checked, stop.")
     ] = False,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run instead of a RECIPE.")] = None,
+    allow_changed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PARTS",
+            help="With --resume: what may be another than before (model,tokenizer,template,data,recipe).",
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop when there is an error.")
     ] = True,
@@ -69,8 +76,13 @@ def train(
     if resume is not None:
         if recipe is not None:
             changes.insert(0, recipe)
-        resume_training(run_path(resume), changes, name=name, dry_run=dry_run, supervise=supervise, as_json=as_json)
+        resume_training(
+            run_path(resume), changes, name=name, dry_run=dry_run, supervise=supervise, as_json=as_json,
+            allow_changed=allow_changed,
+        )  # fmt: skip
         return
+    if allow_changed is not None:
+        raise UsageError("--allow-changed is about a run that goes on; give it with --resume RUN, or leave it out.")
     if recipe is None:
         raise UsageError(
             "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or --resume RUN."
@@ -115,6 +127,7 @@ def resume_training(
     dry_run: bool = False,
     supervise: bool = True,
     as_json: bool = False,
+    allow_changed: str | None = None,
 ) -> None:
     folder = RunFolder(run)
     if name is not None:
@@ -127,15 +140,21 @@ def resume_training(
             f"--resume continues {run} with its own recipe, so {misplaced[0]!r} has no place; leave it out."
         )
     folder.config(changes)
+    allowed = [] if allow_changed is None else [part.strip() for part in allow_changed.split(",")]
+    if allowed:
+        from sparring.build import check_parts
+
+        check_parts(allowed)
     if dry_run:
         _show_settings(folder.recipe, changes, as_json)
         return
     if supervise:
-        _supervise(["--resume", str(run), *changes], changes, as_json=as_json)
+        again = [*changes, *([] if allow_changed is None else ["--allow-changed", allow_changed])]
+        _supervise(["--resume", str(run), *again], again, as_json=as_json)
     from sparring.trainer import MultiTurnRLTrainer
 
     with MultiTurnRLTrainer.attach(run, overrides=changes) as trainer:
-        _report_training(trainer.train(resume=True), as_json)
+        _report_training(trainer.train(resume=True, allow_changed=allowed), as_json)
 
 
 def _report_training(result: Any, as_json: bool) -> None:

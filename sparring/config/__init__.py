@@ -21,12 +21,13 @@ from sparring.config.sections import (
     ModelSection,
     PolicySection,
     RewardSection,
+    ScheduleSection,
     Section,
     TrackingSection,
 )
 
 __all__ = [
-    "ALGORITHM_KNOBS", "Config", "EnvironmentSection", "ModelSection", "PolicySection", "RewardSection", "Section",
-    "TrackingSection", "endpoint_problems", "key_from", "load_config", "read_recipe", "resolved_toml", "resolved_view",
-    "untrainable", "validate",
+    "ALGORITHM_KNOBS", "Config", "EnvironmentSection", "ModelSection", "PolicySection", "RewardSection",
+    "ScheduleSection", "Section", "TrackingSection", "endpoint_problems", "key_from", "load_config", "read_recipe",
+    "resolved_toml", "resolved_view", "untrainable", "validate",
 ]  # fmt: skip

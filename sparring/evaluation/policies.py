@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from sparring.config import endpoint_problems
-from sparring.errors import UsageError
+from sparring.errors import DataError, UsageError
 from sparring.tracking import RunFolder
+from sparring.training.checkpoint_files import best, name_of, newest, verify
 
 SPELLINGS = (
-    "base, warm_start, tuned (the newest checkpoint), @STEP, RUN or RUN@STEP (a checkpoint of another run), expert, "
+    "base, warm_start, tuned (the newest checkpoint), @STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of "
+    "another run), expert, "
     "constant:TEXT, script:MODULE:FUNCTION, script:FILE.jsonl, openai:MODEL@URL"
 )
+
+
+BEST = "best"
+"""What stands for a step behind @: that of the checkpoint with the best validation."""
 
 
 class PolicyKind(StrEnum):
@@ -78,7 +84,7 @@ def read_policy(text: str) -> Policy:
                 )
             return Policy(name=text, kind=PolicyKind.ENDPOINT, source=url, model=model)
     run, step = run_and_step(text)
-    if (step is None or step.isdigit()) and (not run or RunFolder.is_run(run_path(run))):
+    if (step is None or step == BEST or step.isdigit()) and (not run or RunFolder.is_run(run_path(run))):
         return Policy(name=text, kind=PolicyKind.CHECKPOINT, source=text)
     raise UsageError(f"--policy {text!r} is neither a policy nor a run; give one of {SPELLINGS}.")
 
@@ -87,6 +93,46 @@ def run_and_step(text: str) -> tuple[str, str | None]:
     """`RUN@STEP` apart; without @ no step."""
     run, at, step = text.rpartition("@")
     return (run, step) if at else (text, None)
+
+
+def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
+    """The checkpoint of a step, BEST, or None for the newest. Raises DataError where it is not there or is damaged."""
+    if step is None:
+        return newest(folder.checkpoints)
+    if step == BEST:
+        found = best(folder.checkpoints, folder.validation_scores())
+        if found is None:
+            raise DataError(
+                f"no checkpoint of {folder.path} was validated, so none is the best; name a step, or train with a "
+                "schedule.val_every that meets schedule.save_every."
+            )
+    else:
+        found = folder.checkpoints / (name_of(int(step)) if step.isdigit() else step)
+        if not found.is_dir():
+            there = ", ".join(sorted(path.name for path in folder.checkpoints.glob("[!.]*"))) or "none"
+            raise DataError(
+                f"{folder.path} has no checkpoint {found.name}; it has {there} (schedule.save_every, keep_checkpoints)."
+            )
+    verify(found)
+    return found
+
+
+def named_checkpoint(run: str | Path) -> tuple[RunFolder, str | None]:
+    """A run, and the step (or BEST) that is named behind it: RUN, RUN@STEP. Raises DataError where it is no run, UsageError
+    for another word behind @."""
+    return find_checkpoint(run) or (RunFolder(run_path(run)), None)
+
+
+def find_checkpoint(text: str | Path) -> tuple[RunFolder, str | None] | None:
+    """As `named_checkpoint`; None of what is no run."""
+    whole, (path, step) = run_path(text), run_and_step(str(text))
+    if RunFolder.is_run(whole):
+        return RunFolder(whole), None
+    if step is None or not RunFolder.is_run(run_path(path)):
+        return None
+    if step != BEST and not step.isdigit():
+        raise UsageError(f"{text} names no checkpoint; behind @ stands a step, or {BEST}.")
+    return RunFolder(run_path(path)), step
 
 
 def run_path(run: str | Path) -> Path:

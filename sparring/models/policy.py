@@ -130,6 +130,14 @@ class Policy:
         tensors = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
+    def base_fingerprint(self, initial: Weights) -> str:
+        """Hash of the model as it was loaded, whatever has been trained since; `initial` is the snapshot from before that."""
+        frozen = {
+            name.removeprefix("base_model.model.").replace(".base_layer.", "."): parameter
+            for name, parameter in self.module.named_parameters() if name not in self.trained
+        }  # fmt: skip
+        return fingerprint(frozen if self.lora_config is not None else {**frozen, **initial.tensors})
+
     def misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
         """Why `tensors` cannot be the trained ones: missing, unknown, or of another shape. None if they can."""
         problems = [f"missing {name}" for name in self.trained if name not in tensors]

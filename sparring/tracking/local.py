@@ -63,7 +63,10 @@ class LocalTracker:
 
         def write() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(encode(content, indent=True) + b"\n")
+            # Who reads it meanwhile sees all of it or nothing.
+            temporary = target.with_name(f".{target.name}.tmp")
+            temporary.write_bytes(encode(content, indent=True) + b"\n")
+            temporary.replace(target)
 
         self._worker.submit(write)
 

@@ -2,7 +2,8 @@
 
 run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it, folders of code that it names too
 fixtures/       the recipe's folder of that name; large files are links to where they are
-manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures, wherever they lie
+manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures, wherever they lie, and of
+                what it was trained with last
 vocabulary.json the text of each token id, by id
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
@@ -113,7 +114,7 @@ class RunFolder:
     def record_checks(self, reports: Sequence[Mapping[str, Json]]) -> None:
         """Keep what the check before training found: findings in findings.jsonl, the rest in the manifest, with the content
         of files that the environment was seen to read."""
-        manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        manifest = self.manifest()
         manifest["checked"] = [
             {key: value for key, value in report.items() if key not in ("findings", "recipe", "format")}
             for report in reports
@@ -129,7 +130,7 @@ class RunFolder:
         self, parent: Path, step: int, changes: Mapping[str, tuple[Json, Json]], files: Sequence[str]
     ) -> None:
         """Note in the manifest which run this one was branched from, at which step, and what differs."""
-        manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        manifest = self.manifest()
         manifest["origin"] = {
             "run": str(parent), "step": step, "changes": {key: list(values) for key, values in changes.items()},
             "files": list(files),
@@ -138,11 +139,31 @@ class RunFolder:
 
     def origin(self) -> Mapping[str, Any] | None:
         """What `record_origin` noted; None of a run that was not branched. Raises DataError for a damaged manifest."""
+        return self.manifest().get("origin")
+
+    def manifest(self) -> dict[str, Any]:
+        """What the run was made of, empty where nothing says so. Raises DataError for a damaged manifest."""
         path = self.path / MANIFEST
         try:
-            return json.loads(path.read_text("utf-8")).get("origin") if path.exists() else None
-        except (OSError, ValueError, AttributeError) as error:
+            content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        except (OSError, ValueError) as error:
             raise DataError(f"{path} is no JSON object ({error}); restore it, or name another run.") from error
+        if not isinstance(content, dict):
+            raise DataError(f"{path} is no JSON object; restore it, or name another run.")
+        return content
+
+    def record_training(self, made_of: Mapping[str, Json], changes: Mapping[str, tuple[Json, Json]]) -> None:
+        """Note in the manifest what the run is trained with from now on, and what of it has changed since it was before."""
+        manifest = {**self.manifest(), **made_of}
+        if changes:
+            entry = {"time": time.time(), "changes": {key: list(values) for key, values in changes.items()}}
+            manifest["resumed"] = [*manifest.get("resumed", []), entry]
+        _write_json(self.path / MANIFEST, manifest)
+
+    def files(self) -> dict[str, str]:
+        """The sha256 of the run's own code and fixtures, by their path in the folder."""
+        files = [*_code_files(self.config(), self.recipe), *_fixture_files(self.recipe)]
+        return {str(path.relative_to(self.path)): _sha256(path) for path in files}
 
     def _record_inputs(self) -> None:
         # The run's own copies are those of the recipe, which are listed.
@@ -150,7 +171,7 @@ class RunFolder:
         read = {path: digest for path, digest in inputs().items() if not path.startswith(own)}
         if not read:
             return
-        manifest = json.loads((self.path / MANIFEST).read_text("utf-8"))
+        manifest = self.manifest()
         if not read.items() <= manifest["sha256"].items():
             manifest["sha256"] |= read
             _write_json(self.path / MANIFEST, manifest)
@@ -166,6 +187,18 @@ class RunFolder:
     @property
     def evaluations(self) -> Path:
         return self.path / "evaluations"
+
+    def validation_scores(self) -> dict[int, float]:
+        """Mean score of each validation by the step after which it was played. Raises DataError for a damaged file."""
+        scores: dict[int, float] = {}
+        for path in self.evaluations.glob("validation-*.json"):
+            try:
+                mean = json.loads(path.read_text("utf-8"))["score"]["mean"]
+                if mean is not None:
+                    scores[int(path.stem.partition("-")[2])] = float(mean)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path} is no validation ({error!r}); delete it, or restore it.") from error
+        return scores
 
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
         """Where the next evaluation goes: evaluations/held_out-001.json and so on, past those under way too."""
@@ -270,13 +303,7 @@ def list_runs(runs_dir: Path) -> list[RunFolder]:
 
 
 def manifest(config: Config, recipe: Path) -> dict[str, Json]:
-    """What a run is made of. Reads versions from package metadata, so that nothing is imported for it."""
-    versions: dict[str, str] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    """What a run is made of."""
     data_files = [recipe.parent / file for keys in _files(config).values() for file in keys.values()]
     containers = [recipe.parent / name for name in ("Containerfile", "Dockerfile")]
     code = [*_code_files(config, recipe), *_fixture_files(recipe)]
@@ -284,18 +311,29 @@ def manifest(config: Config, recipe: Path) -> dict[str, Json]:
     return {
         "format": 1,
         "created": time.time(),
-        "versions": versions,
-        "hardware": {
-            "system": platform.platform(),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        },
+        **machine(),
         "seed": config.run.seed,
         "config": config.model_dump(mode="json"),
         "recipe": str(recipe.resolve()),
         "sha256": {str(path.resolve()): _sha256(path) for path in files if path.is_file()},
     }
+
+
+def machine() -> dict[str, Json]:
+    """`versions` of what a run computes with, from package metadata so that nothing is imported for it, and `hardware`."""
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    hardware = {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+    return {"versions": versions, "hardware": hardware}
 
 
 def _make(runs_dir: Path, name: str | None, recipe: Path) -> Path:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,12 +71,15 @@ def write(directory: Path, step: int | str, fill: Callable[[Path], None]) -> Pat
     return target
 
 
-def prune(directory: Path, step: int, *, keep: int) -> None:
-    """Delete the oldest of the numbered checkpoints up to `step`, which was written just now, until `keep` are left."""
+def prune(directory: Path, step: int, *, keep: int, pinned: Path | None = None) -> None:
+    """Delete the oldest of the numbered checkpoints up to `step`, which was written just now, until `keep` are left; `pinned`
+    stays beside them."""
     fault_point("checkpoint.pruning")
     # Those with a higher number are of an abandoned future or damaged; this one must not be pruned in their favor.
-    past = [path for path in _numbered(directory) if int(path.name) <= step]
+    past = [path for path in numbered(directory) if int(path.name) <= step]
     for old in past[max(1, keep) :]:
+        if old == pinned:
+            continue
         # Without its manifest it is no checkpoint any more, however little of the rest is gone when the process dies.
         with suppress(OSError):
             (old / _MANIFEST).unlink()
@@ -103,9 +106,9 @@ def newest(directory: Path) -> Path:
     )
     # By number, and of one number that which was on its way out last.
     replaced = list(directory.glob(f".*{_REPLACED}")) if directory.is_dir() else []
-    numbered = sorted([*_numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True)
+    by_number = sorted([*numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True)
     first_problem: DataError | None = None
-    for candidate in [*numbered, *named]:
+    for candidate in [*by_number, *named]:
         try:
             verify(candidate)
         except DataError as error:
@@ -118,10 +121,16 @@ def newest(directory: Path) -> Path:
     raise DataError(f"{directory} holds no checkpoint; train the run first, or name another run.")
 
 
+def best(directory: Path, scores: Mapping[int, float]) -> Path | None:
+    """The numbered checkpoint whose step has the highest score, of equals the earliest; None where none has a score."""
+    scored = [path for path in numbered(directory) if int(path.name) in scores and (path / _MANIFEST).is_file()]
+    return max(scored, key=lambda path: (scores[int(path.name)], -int(path.name)), default=None)
+
+
 def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
     """Move the checkpoints of step `since` and later elsewhere; where they are now, newest first."""
     moved = []
-    for path in _numbered(directory):
+    for path in numbered(directory):
         if int(path.name) >= since:
             into.mkdir(exist_ok=True)
             shutil.rmtree(into / path.name, ignore_errors=True)
@@ -154,7 +163,8 @@ def verify(checkpoint: Path) -> None:
             )
 
 
-def _numbered(directory: Path) -> list[Path]:
+def numbered(directory: Path) -> list[Path]:
+    """The checkpoints of steps, good or damaged, newest first."""
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)

@@ -13,16 +13,18 @@ from torch import Tensor
 
 from sparring.errors import DataError
 from sparring.models.policy import Policy, fingerprint
-from sparring.protocols import Learner
-from sparring.training.checkpoint_files import any_in, name_of, newest, prune, set_aside, verify, write
+from sparring.protocols import Learner, LearnerState
+from sparring.training.checkpoint_files import any_in, best, name_of, newest, numbered, prune, set_aside, verify, write
 from sparring.types import Json, Weights
 
 __all__ = [
     "any_in",
+    "best",
     "load",
     "load_weights",
     "name_of",
     "newest",
+    "numbered",
     "prune",
     "read_tensors",
     "save",
@@ -31,14 +33,14 @@ __all__ = [
 ]
 
 
-def save(directory: Path, step: int | str, learner: Learner, state: Mapping[str, Json]) -> Path:
-    """Write a checkpoint and return its folder.
+def save(directory: Path, step: int | str, learner: LearnerState, state: Mapping[str, Json]) -> Path:
+    """Write a checkpoint of what a learner was and of where the run stood, and return its folder.
 
     Raises DataError when it cannot be written; checkpoints that are there stay as they are.
     """
 
     def fill(folder: Path) -> None:
-        learner.save_state(folder)
+        learner.write(folder)
         (folder / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
 
     try:

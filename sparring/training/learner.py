@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, policy_metrics
@@ -24,10 +22,8 @@ from sparring.models.threads import releases_threads
 from sparring.training.checkpoints import read_tensors
 from sparring.training.packing import pack
 from sparring.training.sequences import expanded, trajectory_indices
+from sparring.training.state import MOMENTS, AdamWState
 from sparring.types import TrainingBatch, Weights
-
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps for each trained tensor."""
 
 
 @final
@@ -209,21 +205,18 @@ class TorchLearner:
         self.reset_optimizer()
 
     @releases_threads
-    def save_state(self, directory: Path) -> None:
-        """weights.safetensors, optimizer.safetensors and optimizer.json, into an existing directory."""
-        tensors = {name: parameter.detach().contiguous().cpu() for name, parameter in self._policy.trained.items()}
-        save_file(tensors, directory / "weights.safetensors")
+    def export_state(self) -> AdamWState:
+        """A copy of weights and moments, which later steps do not touch."""
         moments: dict[str, Tensor] = {}
         for name, parameter in self._policy.trained.items():
             slot = self._optimizer.state.get(parameter, {})
-            moments |= {f"{name}/{key}": slot[key].detach().contiguous().cpu() for key in MOMENTS if key in slot}
-        save_file(moments, directory / "optimizer.safetensors")
-        fault_point("checkpoint.staging")
-        (directory / "optimizer.json").write_text(json.dumps({"optimizer": "AdamW"}), "utf-8")
+            moments |= {f"{name}/{key}": slot[key].detach().to("cpu", copy=True) for key in MOMENTS if key in slot}
+        weights = self.export_weights().tensors
+        return AdamWState(weights={name: tensor.cpu() for name, tensor in weights.items()}, moments=moments)
 
     @releases_threads
     def load_state(self, directory: Path) -> None:
-        """Restore what save_state wrote. Raises DataError naming tensors that do not fit; then nothing is changed."""
+        """Restore what `AdamWState.write` wrote. Raises DataError naming tensors that do not fit; then nothing is changed."""
         tensors = read_tensors(directory / "weights.safetensors")
         moments = read_tensors(directory / "optimizer.safetensors")
         state: dict[int, dict[str, Tensor]] = {}

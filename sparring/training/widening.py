@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sparring.training import checkpoints
+from sparring.training.state import AdamWState
 
 SQUARED = "exp_avg_sq"
 
@@ -32,19 +30,6 @@ class Adapter:
     @property
     def scale(self) -> float:
         return self.alpha / self.rank
-
-
-@final
-class _Stored:
-    """A learner's state that is written as it is."""
-
-    def __init__(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor], optimizer: str) -> None:
-        self._weights, self._moments, self._optimizer = dict(weights), dict(moments), optimizer
-
-    def save_state(self, directory: Path) -> None:
-        save_file(self._weights, directory / "weights.safetensors")
-        save_file(self._moments, directory / "optimizer.safetensors")
-        (directory / "optimizer.json").write_text(self._optimizer, "utf-8")
 
 
 def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed: int) -> Path:
@@ -68,8 +53,7 @@ def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed
         moments[name] = tensor if name.endswith("/step") else _wider(name, tensor, more, factor**power, None)
     state = json.loads((checkpoint / "state.json").read_text("utf-8"))
     step = int(checkpoint.name) if checkpoint.name.isdigit() else checkpoint.name
-    stored = _Stored(weights, moments, (checkpoint / "optimizer.json").read_text("utf-8"))
-    return checkpoints.save(into, step, stored, state)  # pyright: ignore[reportArgumentType] - of a learner only its state is asked
+    return checkpoints.save(into, step, AdamWState(weights=weights, moments=moments), state)
 
 
 def _wider(name: str, tensor: Tensor, more: int, factor: float, generator: torch.Generator | None) -> Tensor:

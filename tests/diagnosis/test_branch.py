@@ -36,9 +36,9 @@ A, B = "model.layers.0.lora_A.default.weight", "model.layers.0.lora_B.default.we
 
 
 class Stored:
-    """What a learner with an adapter of rank 2 would save, after one step of Adam."""
+    """What a learner with an adapter of rank 2 is after one step of Adam."""
 
-    def save_state(self, directory: Path) -> None:
+    def write(self, directory: Path) -> None:
         weights = {A: torch.arange(6.0).reshape(2, 3), B: torch.arange(8.0).reshape(4, 2)}
         save_file(weights, directory / "weights.safetensors")
         moments = {f"{name}/{key}": tensor + 1 for name, tensor in weights.items() for key in ("exp_avg", "exp_avg_sq")}
@@ -55,7 +55,7 @@ def parent(tmp_path: Path) -> Path:
     config = load_config(recipe / "recipe.toml", [f"run.runs_dir={tmp_path / 'runs'}"])
     folder = RunFolder.create(config, recipe / "recipe.toml", name="first")
     for step in (10, 20):
-        checkpoints.save(folder.checkpoints, step, Stored(), {"step": step})  # pyright: ignore[reportArgumentType]
+        checkpoints.save(folder.checkpoints, step, Stored(), {"step": step})
     folder.set_status("completed", step=20)
     return folder.path
 

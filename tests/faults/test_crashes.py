@@ -70,10 +70,11 @@ def test_a_kill_anywhere_changes_nothing_in_the_end(uninterrupted: Training, tmp
 def test_a_run_whose_play_runs_ahead_skips_no_task_and_trains_what_was_played_before(tmp_path: Path) -> None:
     # Two steps ahead and two groups a step: when step 3 is claimed (groups 4 and 5), groups 6 to 9 are in play. The checkpoint is
     # of step 2. First in, first out: what is trained must be groups 0 to 7, each once.
-    fault = Fault("step.claimed", "kill", at=3)
+    # The checkpoint is written meanwhile: the delay is longer than that takes.
+    faults = (Fault("step.claiming", "delay", at=3, seconds=3.0), Fault("step.claimed", "kill", at=3))
     training = Training(tmp_path, ("rollout.max_steps_off_policy=2",))
-    assert training.over(fault, log=tmp_path / "faults") == -signal.SIGKILL
-    assert training.over(fault, log=tmp_path / "faults", resume=True) == 0
+    assert training.over(*faults, log=tmp_path / "faults") == -signal.SIGKILL
+    assert training.over(*faults, log=tmp_path / "faults", resume=True) == 0
     with Ledger(training.run / "ledger.sqlite") as ledger:
         assert ledger.verify(max_steps_off_policy=2) == []
         trained = ledger.rollouts(state=RolloutState.TRAINED)

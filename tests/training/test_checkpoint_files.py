@@ -18,7 +18,7 @@ import pytest
 
 from sparring.errors import DataError
 from sparring.training import checkpoint_files
-from sparring.training.checkpoint_files import newest, prune, verify, write
+from sparring.training.checkpoint_files import best, newest, prune, verify, write
 
 CONTENT = {"weights.safetensors": 900, "optimizer.safetensors": 1800, "optimizer.json": 20, "state.json": 60}
 
@@ -254,3 +254,21 @@ def test_the_system_itself_refuses_to_write_and_allows_it_again(
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(number)]
+
+
+def test_the_best_by_validation_stays_beside_the_newest(tmp_path: Path) -> None:
+    # Two are kept. Of equals the earlier is the best: 2 until 4 scores more, then 4, although 6 is as good.
+    scores: dict[int, float] = {}
+    kept = []
+    for step, score in ((1, 0.1), (2, 0.5), (3, 0.5), (4, 0.9), (5, None), (6, 0.9), (7, 0.2), (8, 0.0)):
+        write(tmp_path, step, fill(step))
+        prune(tmp_path, step, keep=2, pinned=best(tmp_path, scores))
+        kept.append(sorted(int(path.name) for path in tmp_path.iterdir()))
+        if score is not None:  # a checkpoint is validated after it was saved
+            scores[step] = score
+    assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [4, 5], [4, 5, 6], [4, 6, 7], [4, 7, 8]]
+    assert best(tmp_path, scores) == tmp_path / "000004"
+    # One of which nothing is left but files is none.
+    (tmp_path / "000004" / "manifest.json").unlink()
+    assert best(tmp_path, scores) == tmp_path / "000007"
+    assert best(tmp_path, {5: 1.0}) is None

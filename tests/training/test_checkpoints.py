@@ -32,7 +32,7 @@ def names(directory):
 
 
 def test_a_checkpoint_gives_back_weights_optimizer_and_state(learner, tiny_policy, tmp_path):
-    saved = checkpoints.save(tmp_path / "checkpoints", 7, learner, {"step": 7, "position": 21})
+    saved = checkpoints.save(tmp_path / "checkpoints", 7, learner.export_state(), {"step": 7, "position": 21})
     assert saved.name == "000007"
     assert names(saved.parent) == ["000007"]
     step(learner)
@@ -43,7 +43,7 @@ def test_a_checkpoint_gives_back_weights_optimizer_and_state(learner, tiny_polic
 
 
 def test_weights_alone_are_checked_against_the_policy(learner, tiny_policy, tmp_path):
-    saved = checkpoints.save(tmp_path, 1, learner, {})
+    saved = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     policy = tiny_policy(("q_proj",))
     assert checkpoints.load_weights(saved, policy).fingerprint == learner.export_weights().fingerprint
     with pytest.raises(DataError, match="does not fit this model: missing"):
@@ -51,7 +51,7 @@ def test_weights_alone_are_checked_against_the_policy(learner, tiny_policy, tmp_
 
 
 def test_weights_that_were_changed_are_refused_although_they_still_are_safetensors(learner, tiny_policy, tmp_path):
-    saved = checkpoints.save(tmp_path, 1, learner, {})
+    saved = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     content = (saved / "weights.safetensors").read_bytes()
     (saved / "weights.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(DataError, match="does not have the hash"):
@@ -70,7 +70,7 @@ class Trap:
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors"])
 def test_a_pickle_is_refused_and_never_unpickled_whatever_the_manifest_says(learner, tiny_policy, tmp_path, name):
-    saved = checkpoints.save(tmp_path / "checkpoints", 1, learner, {})
+    saved = checkpoints.save(tmp_path / "checkpoints", 1, learner.export_state(), {})
     torch.save({"tensor": Trap(tmp_path / "sprung")}, saved / name)
     manifest = json.loads((saved / "manifest.json").read_text())
     manifest["files"][name] = hashlib.sha256((saved / name).read_bytes()).hexdigest()
@@ -84,25 +84,25 @@ def test_a_pickle_is_refused_and_never_unpickled_whatever_the_manifest_says(lear
 
 
 def test_the_newest_are_kept_and_named_ones_are_not_counted(learner, tmp_path):
-    checkpoints.save(tmp_path, "warm_start", learner, {})
+    checkpoints.save(tmp_path, "warm_start", learner.export_state(), {})
     for number in (2, 9, 10, 11):
-        checkpoints.save(tmp_path, number, learner, {})
+        checkpoints.save(tmp_path, number, learner.export_state(), {})
         checkpoints.prune(tmp_path, number, keep=2)
     assert names(tmp_path) == ["000010", "000011", "warm_start"]
 
 
 def test_a_new_checkpoint_is_never_pruned_in_favor_of_a_damaged_later_one(learner, tmp_path):
     for number in (12, 14):
-        checkpoints.save(tmp_path, number, learner, {})
+        checkpoints.save(tmp_path, number, learner.export_state(), {})
         (tmp_path / checkpoints.name_of(number) / "manifest.json").unlink()
-    saved = checkpoints.save(tmp_path, 11, learner, {})
+    saved = checkpoints.save(tmp_path, 11, learner.export_state(), {})
     checkpoints.prune(tmp_path, 11, keep=2)
     assert checkpoints.newest(tmp_path) == saved
 
 
 def test_every_flipped_byte_is_found_and_the_one_before_is_taken(learner, tmp_path):
-    before = checkpoints.save(tmp_path, 1, learner, {"step": 1})
-    newest = checkpoints.save(tmp_path, 2, learner, {"step": 2})
+    before = checkpoints.save(tmp_path, 1, learner.export_state(), {"step": 1})
+    newest = checkpoints.save(tmp_path, 2, learner.export_state(), {"step": 2})
     for path in sorted(newest.iterdir()):
         content = path.read_bytes()
         damaged_places = range(len(content)) if path.name == "state.json" else (0, len(content) // 2, len(content) - 1)
@@ -119,7 +119,7 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_taken(learner, tmp_pa
     "name", ["weights.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "manifest.json"]
 )
 def test_a_missing_file_is_named(learner, tmp_path, name):
-    saved = checkpoints.save(tmp_path, 1, learner, {})
+    saved = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     (saved / name).unlink()
     with pytest.raises(DataError, match=name) as refused:
         checkpoints.newest(tmp_path)
@@ -136,14 +136,14 @@ def test_a_missing_file_is_named(learner, tmp_path, name):
     ],
 )
 def test_a_strange_manifest_is_refused(learner, tmp_path, manifest, message):
-    saved = checkpoints.save(tmp_path, 1, learner, {})
+    saved = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     (saved / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=message):
         checkpoints.load(saved, learner)
 
 
 def test_a_manifest_that_leaves_out_the_weights_does_not_get_past_the_loader(learner, tmp_path):
-    saved = checkpoints.save(tmp_path, 1, learner, {})
+    saved = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     manifest = json.loads((saved / "manifest.json").read_text())
     del manifest["files"]["weights.safetensors"]
     (saved / "manifest.json").write_text(json.dumps(manifest))
@@ -157,40 +157,40 @@ def test_without_any_checkpoint_the_folder_is_named(tmp_path):
         checkpoints.newest(tmp_path / "absent")
 
 
-class LearnerOnAFullDisk:
-    def __init__(self, learner):
-        self.learner = learner
+class StateOnAFullDisk:
+    def __init__(self, state):
+        self.state = state
 
-    def save_state(self, directory):
-        self.learner.save_state(directory)
+    def write(self, directory):
+        self.state.write(directory)
         raise OSError(28, "No space left on device")
 
 
-class LearnerThatIsKilled(LearnerOnAFullDisk):
-    def save_state(self, directory):
-        self.learner.save_state(directory)
+class StateThatIsKilled(StateOnAFullDisk):
+    def write(self, directory):
+        self.state.write(directory)
         raise KeyboardInterrupt
 
 
 def test_a_failed_save_is_reported_and_leaves_earlier_checkpoints(learner, tmp_path):
-    before = checkpoints.save(tmp_path, 1, learner, {})
+    before = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     with pytest.raises(DataError, match="No space left on device"):
-        checkpoints.save(tmp_path, 2, LearnerOnAFullDisk(learner), {})
+        checkpoints.save(tmp_path, 2, StateOnAFullDisk(learner.export_state()), {})
     assert names(tmp_path) == ["000001"]
     assert checkpoints.newest(tmp_path) == before
 
 
 def test_a_save_that_was_killed_is_no_checkpoint_and_its_leftovers_do_not_hinder_the_next(learner, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.save(tmp_path, 1, LearnerThatIsKilled(learner), {})
+        checkpoints.save(tmp_path, 1, StateThatIsKilled(learner.export_state()), {})
     with pytest.raises(DataError, match="holds no checkpoint"):
         checkpoints.newest(tmp_path)
-    checkpoints.save(tmp_path, 1, learner, {})
+    checkpoints.save(tmp_path, 1, learner.export_state(), {})
     assert names(tmp_path) == ["000001"]
 
 
 def test_saving_again_under_a_name_replaces_it(learner, tmp_path):
-    checkpoints.save(tmp_path, 1, learner, {"position": 1})
-    saved = checkpoints.save(tmp_path, 1, learner, {"position": 2})
+    checkpoints.save(tmp_path, 1, learner.export_state(), {"position": 1})
+    saved = checkpoints.save(tmp_path, 1, learner.export_state(), {"position": 2})
     assert checkpoints.load(saved, learner) == {"position": 2}
     assert names(tmp_path) == ["000001"]

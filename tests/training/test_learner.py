@@ -277,7 +277,7 @@ def test_a_restored_learner_continues_bit_for_bit(tiny_policy, batch, tmp_path, 
     learner = TorchLearner(tiny_policy(targets))
     step(learner)
     step(learner)
-    learner.save_state(tmp_path)
+    learner.export_state().write(tmp_path)
     step(learner)
     restored = TorchLearner(tiny_policy(targets))
     restored.load_state(tmp_path)
@@ -291,7 +291,7 @@ def test_a_restored_learner_continues_bit_for_bit(tiny_policy, batch, tmp_path, 
 
 
 def test_state_of_another_adapter_is_refused_by_name_and_changes_nothing(tiny_policy, tmp_path):
-    TorchLearner(tiny_policy(("q_proj",))).save_state(tmp_path)
+    TorchLearner(tiny_policy(("q_proj",))).export_state().write(tmp_path)
     policy = tiny_policy(("q_proj", "v_proj"))
     learner = TorchLearner(policy)
     before = policy.snapshot().fingerprint
