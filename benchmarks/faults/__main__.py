@@ -93,8 +93,8 @@ def main() -> int:
         ]
         # After the warm-up of the first step, in the middle: when step 16 of 31 is over, and nothing of it is written.
         killed = train(
-            folder, "killed", "rollout.max_steps_off_policy=0", f"environment.options.seconds={seconds}", f"schedule.max_steps={long}",
-            faults=f"tracker.logging=kill,at={long // 2 + 1}",
+            folder, "killed", "rollout.max_steps_off_policy=0", f"environment.options.seconds={seconds}",
+            f"schedule.max_steps={long}", faults=f"tracker.logging=kill,at={long // 2 + 1}",
         )  # fmt: skip
     named = [(name, one) for pair in pairs for name, one in zip(("sound", "failing"), pair, strict=True)]
     rows = [{"run": name, **one} for name, one in [*named, ("killed", killed)]]
