@@ -39,7 +39,7 @@ mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
 
-# Kills at 16 points with 5 seeds, 2,000 simulated runs, the real command killed and resumed: the whole of docs/reliability.md.
+# Kills at 16 points with 5 seeds, 2,000 simulated runs, a gateway killed at 50 moments, the real command killed and resumed: the whole of docs/reliability.md.
 faults: .venv/dev
 	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger
 

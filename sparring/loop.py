@@ -29,16 +29,10 @@ Played = TypeVar("Played")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What the loop needs, finished and wired; `build` makes it."""
+class Learning:
+    """How weights follow from what was played: with the same groups in the same order, the same weights."""
 
-    engine: Engine
     learner: Learner
-    scheduler: Scheduler
-    curriculum: Curriculum
-    kind_of: Callable[[Task], str] | None
-    """What kind a task is; None without kinds."""
-    tracker: Tracker
     advantages: Callable[[Sequence[TrajectoryGroup]], tuple[TurnAdvantages, Mapping[str, float]]]
     """One advantage for each turn, by trajectory id, and metrics; statistics see each trajectory once."""
     loss_fn: str
@@ -47,14 +41,32 @@ class Run:
     needs_every_token: bool
     """Whether tokens without advantage have a gradient too, from an entropy bonus or a divergence."""
     num_passes: int
+    learning_rate: Callable[[int], float]
+    """Of an optimizer step, counted from 1."""
+
+    def batch(self, groups: Sequence[TrajectoryGroup], advantages: TurnAdvantages) -> TrainingBatch:
+        return build_batch(
+            groups, advantages, reduction=self.loss_reduction, drop_zero_advantage=not self.needs_every_token
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What the loop needs, finished and wired; `build` makes it."""
+
+    engine: Engine
+    learning: Learning
+    scheduler: Scheduler
+    curriculum: Curriculum
+    kind_of: Callable[[Task], str] | None
+    """What kind a task is; None without kinds."""
+    tracker: Tracker
     observe: Callable[[Sequence[Trajectory]], Mapping[str, float]]
     """What the parts of the run have to say of a step, of which it is given the episodes."""
     prices: Mapping[str, float]
     """By `sparring.prices.PRICES`; what has none costs nothing."""
     success_threshold: float
     """The reward from which an episode counts as right, where groups of equals are told apart."""
-    learning_rate: Callable[[int], float]
-    """Of an optimizer step, counted from 1."""
     start_step: int
     max_steps: int
     max_seconds: float | None
@@ -75,7 +87,8 @@ async def train(run: Run) -> int:
     is synchronous, on-policy training.
     """
     began, step = time.monotonic(), run.start_step
-    handshake = Handshake(run.engine, run.learner)
+    learning = run.learning
+    handshake = Handshake(run.engine, learning.learner)
     await run.validate(step)
 
     async with run.scheduler as scheduler:
@@ -94,16 +107,14 @@ async def train(run: Run) -> int:
             run.doing("learns")
             step += 1
             with _timed(times, "timing_s/advantages"):
-                advantages, measured = await asyncio.to_thread(run.advantages, groups)
-            batch = build_batch(
-                groups, advantages, reduction=run.loss_reduction, drop_zero_advantage=not run.needs_every_token
-            )
+                advantages, measured = await asyncio.to_thread(learning.advantages, groups)
+            batch = learning.batch(groups, advantages)
             with _timed(times, "timing_s/training"):
-                learned = await asyncio.to_thread(learn, run, batch, step)
+                learned = await asyncio.to_thread(learn, learning, batch, step)
 
             # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
             with _timed(times, "timing_s/policy_update"):
-                weights = run.learner.export_weights()
+                weights = learning.learner.export_weights()
                 await run.engine.load_weights(weights, version=step)
                 probed = await handshake.check(weights, step, batch)
             scheduler.release(step)
@@ -138,7 +149,7 @@ async def train(run: Run) -> int:
     return step
 
 
-def learn(run: Run, batch: TrainingBatch, step: int) -> dict[str, float]:
+def learn(learning: Learning, batch: TrainingBatch, step: int) -> dict[str, float]:
     """The optimizer steps on one batch. A batch in which no turn has an advantage leaves the weights as they are.
 
     Metrics are those of the first pass, when the policy is still the one that every token was meant for; what later
@@ -146,15 +157,15 @@ def learn(run: Run, batch: TrainingBatch, step: int) -> dict[str, float]:
     """
     if batch.num_trained_tokens == 0:
         return {"training/steps_without_signal": 1.0}
-    is_compared = run.num_passes > 1 and run.loss_config.get("policy_ratio") == "three_policy"
-    old_M = run.learner.logprobs(batch) if is_compared else None
+    is_compared = learning.num_passes > 1 and learning.loss_config.get("policy_ratio") == "three_policy"
+    old_M = learning.learner.logprobs(batch) if is_compared else None
     metrics: dict[str, float] = {"training/steps_without_signal": 0.0}
-    for number in range(run.num_passes):
-        learned = run.learner.forward_backward(batch, run.loss_fn, run.loss_config, old_M)
-        learned |= run.learner.optim_step(run.learning_rate(step))
+    for number in range(learning.num_passes):
+        learned = learning.learner.forward_backward(batch, learning.loss_fn, learning.loss_config, old_M)
+        learned |= learning.learner.optim_step(learning.learning_rate(step))
         if number == 0:
             metrics |= learned
-        elif number == run.num_passes - 1:
+        elif number == learning.num_passes - 1:
             metrics |= {
                 f"training/last_pass/{name.removeprefix('training/')}": value for name, value in learned.items()
             }

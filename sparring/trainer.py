@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Self, final
 
 from sparring import background, loop
-from sparring.algorithms.credit import TurnAdvantages
 from sparring.build import (
     Parts,
     build,
@@ -30,6 +29,7 @@ from sparring.build import (
     refuse_training,
     with_checkpoints,
 )
+from sparring.build.learning import learning_of
 from sparring.checks import gate
 from sparring.checks.report import CheckReport
 from sparring.config import Config, load_config, untrainable
@@ -52,8 +52,6 @@ from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.tracking.stored import RESUMED
 from sparring.training import checkpoints
-from sparring.training.divergence import penalized
-from sparring.training.schedule import learning_rate
 from sparring.types import Sampling, TrajectoryGroup, Weights
 from sparring.warm_start import warm_start
 
@@ -392,24 +390,14 @@ class MultiTurnRLTrainer:
 
         run = loop.Run(
             engine=parts.engine,
-            learner=parts.learner,
+            learning=learning_of(parts),
             scheduler=scheduler,
             curriculum=curriculum,
             kind_of=parts.kind_of,
             tracker=tracker,
-            advantages=partial(_advantages, parts),
-            loss_fn=config.algorithm.loss_fn,
-            loss_config=config.loss_config(),
-            loss_reduction=parts.algorithm.reduction,
-            needs_every_token=config.algorithm.needs_every_token,
-            num_passes=config.algorithm.num_passes,
             observe=observer(parts),
             prices=config.tracking.prices,
             success_threshold=config.evaluation.success_threshold,
-            learning_rate=partial(
-                learning_rate, peak=config.optimizer.learning_rate, schedule=config.optimizer.learning_rate_schedule,
-                warmup_steps=config.optimizer.warmup_steps, max_steps=config.schedule.max_steps,
-            ),
             start_step=step,
             max_steps=config.schedule.max_steps,
             max_seconds=config.schedule.max_seconds,
@@ -583,11 +571,3 @@ class MultiTurnRLTrainer:
             await asyncio.wrap_future(parts.ledger.publish_nowait(step, checkpoint))
         keep = set() if kept is None else await asyncio.to_thread(kept.find, step)
         await asyncio.wrap_future(parts.ledger.rewind_nowait(step, checkpoint, keep=keep))
-
-
-def _advantages(parts: Parts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:
-    """Advantages, of rewards less the divergence from the base model where that is asked for, and its metrics."""
-    metrics: Mapping[str, float] = {}
-    if parts.config.algorithm.takes_reward_off:
-        groups, metrics = penalized(groups, parts.learner, coef=parts.config.algorithm.kl_coef)
-    return parts.algorithm.advantages(groups), metrics

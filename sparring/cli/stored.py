@@ -1,4 +1,4 @@
-"""`sparring review` and `sparring replay`: what stored episodes say."""
+"""`sparring review` and `sparring replay`: what stored episodes say, and what training makes of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
-from sparring.errors import GateError, ServiceError
+from sparring.errors import GateError, ServiceError, UsageError
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
@@ -93,9 +93,18 @@ def replay(
     episode: Annotated[
         str | None, typer.Argument(metavar="[EPISODE]", help="An episode's id; all of the newest step without one.")
     ] = None,
+    training: Annotated[
+        bool,
+        typer.Option("--training", help="The learner's steps instead: from what was consumed, the same weights again?"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Play stored episodes again without a model, and show the first thing that the environment does differently."""
+    if training:
+        if episode is not None:
+            raise UsageError(f"--training replays the steps of a whole run; leave {episode!r} out.")
+        _relearn(run_path(run), as_json=as_json)
+        return
     from sparring.replay import Replays
 
     replays, replayed = Replays(run_path(run), episode), []
@@ -116,6 +125,36 @@ def replay(
     failed = [f"{one.episode}: {one.problem}" for one in replayed if one.problem is not None]
     if failed:
         raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be played to their end. {failed[0]}")
+
+
+def _relearn(run: Path, *, as_json: bool) -> None:
+    """Compare the weights after each step with what is recorded of them, up to the first that differ."""
+    from sparring.relearning import Relearning
+
+    relearning, relearned = Relearning(run), []
+    with Console(quiet=as_json).steps("learning again", len(relearning)) as progress:
+        for one in relearning:
+            relearned.append(one)
+            progress({})
+            if one.difference is not None:
+                break
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in relearned])
+    else:
+        rows = [
+            [
+                one.step, one.num_rollouts, one.reached, ", ".join(one.recorded) or "-",
+                "differs" if one.difference else "same" if one.recorded else "not recorded",
+            ]
+            for one in relearned
+        ]  # fmt: skip
+        Console().table("training", ["step", "rollouts", "weights now", "recorded by", "weights are"], rows)
+    if relearned[-1].difference is not None:
+        raise GateError(
+            f"{relearned[-1].difference}. The same bits need the same number of threads (run.num_threads), the libraries and "
+            "the processor of manifest.json, and settings that the run had throughout. Where those agree, the recipe's code or "
+            "the ledger was changed."
+        )
 
 
 def _show_replays(source: str, replays: Sequence[Replay]) -> None:

@@ -252,13 +252,26 @@ class Ledger:
         """The turns of a rollout by id, prompts whole again; log-probabilities as 32-bit floats."""
         return self._writer.submit(lambda db: rows.select_turns(db, rollout_id)).result()
 
+    def fingerprints(self) -> dict[int, str]:
+        """By version the content hash of the weights, as turns say that were sampled with it alone and are claimed or trained."""
+        found = self._writer.submit(rows.select_fingerprints).result()
+        runs = ((json.loads(versions), fingerprint) for versions, fingerprint in found)
+        return {versions[0][0]: fingerprint for versions, fingerprint in runs if len(versions) == 1}
+
+    def published(self) -> list[tuple[int, str]]:
+        """Step and name of the checkpoints that the run rests on, oldest first; those that it went back behind are not among
+        them. Older ones may be pruned."""
+        names: dict[int, str] = {}
+        for kind, step, name, _ in self._writer.submit(rows.select_lineage).result():
+            names = {one: named for one, named in names.items() if one <= step}
+            if kind == "published":
+                names[step] = name
+        return sorted(names.items())
+
     @property
     def last_published(self) -> int | None:
         """The step of the newest checkpoint in the run's lineage; None when there is none."""
-        steps: list[int] = []
-        for kind, step, _, _ in self._writer.submit(rows.select_lineage).result():
-            steps = [*(one for one in steps if one <= step), *([step] if kind == "published" else [])]
-        return max(steps, default=None)
+        return max((step for step, _ in self.published()), default=None)
 
     def verify(self, *, max_steps_off_policy: int | None = None) -> list[str]:
         """Broken invariants in words; empty when every rollout and turn is accounted for, and none that was trained was older

@@ -156,6 +156,14 @@ def select_consumed(db: sqlite3.Connection) -> list[tuple[int, str]]:
     ).fetchall()
 
 
+def select_fingerprints(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """(versions, fingerprint), each pair once, of turns that learn in rollouts that are claimed or trained."""
+    return db.execute(
+        "SELECT DISTINCT turns.versions, turns.fingerprint FROM turns JOIN rollouts ON rollouts.id = turns.rollout_id"
+        " WHERE rollouts.state IN ('claimed', 'trained') AND turns.learns"
+    ).fetchall()
+
+
 def insert_kept(db: sqlite3.Connection, rollout_id: str, content: bytes) -> None:
     db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (rollout_id, content))
 

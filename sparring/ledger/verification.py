@@ -1,6 +1,7 @@
 """The ledger's invariants, checked from the rows alone.
 
-Lives and texts repeat by the thousand, so each different one is judged once: 100,000 rollouts take about two seconds.
+SQLite puts what was said of each rollout into one text. Such texts repeat by the thousand, so each different one is judged
+once: 100,000 rollouts of three turns take less than two seconds (`benchmarks.ledger`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,54 @@ import json
 import math
 import sqlite3
 from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias, final
 
 from sparring.errors import DataError
 from sparring.ledger.rows import FORMAT, select_lineage
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
-_CONSUMED = (RolloutState.CLAIMED, RolloutState.TRAINED)
+_CONSUMED = frozenset({str(RolloutState.CLAIMED), str(RolloutState.TRAINED)})
+_REASONS = frozenset(map(str, UntrainedReason))
+_ITEM = array("i").itemsize
+assert array("f").itemsize == _ITEM
+
+_Event: TypeAlias = tuple[str, str | None, str | None]
+"""State, step and reason."""
+_Row: TypeAlias = tuple[str, str, str, int | None, str | None]
+"""Id, split, state, step and reason of a rollout."""
+
+_LIVES = (
+    "SELECT rollout_id, group_concat(iif(step IS NULL AND reason IS NULL, state, printf('%s/%s/%s', state, step, reason)))"
+    " FROM {events} GROUP BY rollout_id"
+)
+# Of an ordinary turn, which nearly all are, no more than the version is said; of any other, all that it is to be judged by.
+# `printf` and not `||`, which copies all that came before, and is what most of the time would go to.
+_TURNS = f"""
+SELECT rollout_id,
+    group_concat(
+        printf(
+            '%d%c%s%c%s%c%s%c%s', id, char(31), parent, char(31), sampling, char(31), fingerprint, char(31), iif(
+                branch_reason IS NULL AND policy IS NULL AND untrained_reason IS NULL AND learns
+                AND removed_mass <= {MAX_REMOVED_MASS} AND length(sampled_logprobs) = length(token_ids)
+                AND substr(versions, instr(versions, ',')) = ',' || (length(token_ids) / {_ITEM}) || ']]',
+                substr(versions, 3, instr(versions, ',') - 3),
+                json_array(
+                    branch_reason IS NOT NULL, policy, untrained_reason, learns, removed_mass, length(token_ids) / {_ITEM},
+                    length(sampled_logprobs) / {_ITEM}, json(versions)
+                )
+            )
+        ),
+        char(30)
+    ),
+    CAST(group_concat(sampled_logprobs, '') AS BLOB)
+FROM turns GROUP BY rollout_id
+"""
+_ROLLOUTS_AT_ONCE = 5_000
 
 
 def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[str]:
@@ -40,183 +79,189 @@ def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[
 
 def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
     """Every broken invariant in words: of rollouts, their histories, the checkpoints they rest on, and turns."""
-    return [*_broken_rollouts(db), *_broken_turns(db, max_steps_off_policy)]
+    rollouts = db.execute("SELECT id, split, state, step, reason FROM rollouts").fetchall()
+    broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events="events"))))
+    if broken:
+        # SQLite takes the events of a rollout as they lie in the table, but promises an order only to who asks for it.
+        in_order = "(SELECT * FROM events ORDER BY rollout_id, sequence)"
+        broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events=in_order))))
+    return [*broken, *_broken_turns(db, {row[0]: row[3] for row in rollouts}, max_steps_off_policy)]
 
 
-def _broken_rollouts(db: sqlite3.Connection) -> list[str]:
+def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: dict[str, str]) -> list[str]:
     """Each rollout's events must be a legal life that ends where its row says it is, on a checkpoint that still counts."""
-    broken: list[str] = []
-    # Lives by their number: number 0 is the empty one, and each next event leads to another.
-    lives: list[tuple[tuple[str, bool, str | None], ...]] = [()]
-    following: dict[tuple[int, str, bool, str | None], int] = {}
-    life_of: dict[str, int] = {}
-    steps: dict[str, int] = {}
-    """Of those whose last event names one."""
-    claims: dict[str, tuple[int, int]] = {}
-    claimed = str(RolloutState.CLAIMED)
-    for sequence, rollout_id, state, step, reason in db.execute(
-        "SELECT sequence, rollout_id, state, step, reason FROM events ORDER BY sequence"
-    ):
-        has_step = step is not None
-        key = (life_of.get(rollout_id, 0), state, has_step, reason)
-        number = following.get(key)
-        if number is None:
-            number = following[key] = len(lives)
-            lives.append((*lives[key[0]], (state, has_step, reason)))
-        life_of[rollout_id] = number
-        if has_step:
-            steps[rollout_id] = step
-            if state == claimed:
-                claims[rollout_id] = (sequence, step)
-
-    @cache
-    def rules_of(life: int, split: str) -> tuple[str, ...]:
-        events = lives[life]
-        if not events or events[0] != (RolloutState.PLANNED, False, None):
-            return ("its history does not begin with planned",)
-        return tuple(
-            rule
-            for (before, _, _), after in itertools.pairwise(events)
-            if (rule := _broken_rule(before, after, split)) is not None
-        )
-
     lineage = select_lineage(db)
     published: list[int] = []
     for kind, step, _, _ in lineage:
         published = [*(one for one in published if one <= step), *([step] if kind == "published" else [])]
     last_published = max(published, default=-1)
-    consumed = {str(state) for state in _CONSUMED}
+
+    @cache
+    def problems(life: str, split: str, state: str, step: int | None, reason: str | None) -> tuple[str, ...]:
+        return tuple(_broken_life(life, split, state, step, reason, last_published))
+
     rewinds = [(event, step) for kind, step, _, event in lineage if kind == "resumed"]
-    for rollout_id, split, state, step, reason in db.execute("SELECT id, split, state, step, reason FROM rollouts"):
-        life = life_of.pop(rollout_id, 0)
-        rules = rules_of(life, split)
-        if rules:
-            broken += [f"rollout {rollout_id}: {rule}" for rule in rules]
-        if life:
-            last_state, has_step, last_reason = lives[life][-1]
-            last_step = steps[rollout_id] if has_step else None
-            if (last_state, last_step, last_reason) != (state, step, reason):
-                ended = (last_state, last_step, last_reason)
+    claimed_at: Mapping[str, int] = {}
+    if rewinds:
+        claimed_at = dict(
+            db.execute("SELECT rollout_id, max(sequence) FROM events WHERE state = 'claimed' GROUP BY rollout_id")
+        )
+    broken: list[str] = []
+    for rollout_id, split, state, step, reason in rollouts:
+        found = problems(life_of.pop(rollout_id, ""), split, state, step, reason)
+        if found:
+            broken += [f"rollout {rollout_id}: {problem}" for problem in found]
+        if rewinds and step is not None and state in _CONSUMED:
+            at = claimed_at.get(rollout_id, 0)
+            if any(at <= event and step > resumed_at for event, resumed_at in rewinds):
                 broken.append(
-                    f"rollout {rollout_id}: the row says {(state, step, reason)}, its history ends with {ended}"
+                    f"rollout {rollout_id}: {state} for step {step}, which the run has gone back behind since"
                 )
-        if step is None or state not in consumed:
-            continue
-        if (state != claimed) != (step <= last_published):
-            newest = "there is none" if last_published < 0 else f"the newest is of step {last_published}"
-            broken.append(f"rollout {rollout_id}: {state} for step {step}, but of the run's checkpoints {newest}")
-        claimed_at, claimed_for = claims.get(rollout_id, (0, step))
-        if claimed_for != step:
-            broken.append(f"rollout {rollout_id}: claimed for step {claimed_for} and {state} for step {step}")
-        if rewinds and any(claimed_at <= event and step > resumed_at for event, resumed_at in rewinds):
-            broken.append(f"rollout {rollout_id}: {state} for step {step}, which the run has gone back behind since")
     return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in life_of]
 
 
-@cache
-def _broken_rule(before: str, after: tuple[str, bool, str | None], split: str) -> str | None:
-    state, has_step, reason = after
+def _broken_life(
+    life: str, split: str, state: str, step: int | None, reason: str | None, last_published: int
+) -> Iterator[str]:
+    """What is wrong with the events of a rollout and the row that they add up to, on checkpoints up to `last_published`."""
+    events = [_event(text) for text in life.split(",")] if life else []
+    if not events or events[0] != (RolloutState.PLANNED, None, None):
+        yield "its history does not begin with planned"
+    else:
+        for (before, _, _), after in itertools.pairwise(events):
+            rule = _broken_rule(before, after, split)
+            if rule is not None:
+                yield rule
+    row = (state, None if step is None else str(step), reason)
+    if events and events[-1] != row:
+        yield f"the row says {row}, its history ends with {events[-1]}"
+    if step is None or state not in _CONSUMED:
+        return
+    if (state != RolloutState.CLAIMED) != (step <= last_published):
+        newest = "there is none" if last_published < 0 else f"the newest is of step {last_published}"
+        yield f"{state} for step {step}, but of the run's checkpoints {newest}"
+    claims = [claimed_for for one, claimed_for, _ in events if one == RolloutState.CLAIMED]
+    if claims and claims[-1] != str(step):
+        yield f"claimed for step {claims[-1]} and {state} for step {step}"
+
+
+def _event(text: str) -> _Event:
+    state, _, rest = text.partition("/")
+    step, _, reason = rest.partition("/")
+    return state, step or None, reason or None
+
+
+def _broken_rule(before: str, after: _Event, split: str) -> str | None:
+    state, step, reason = after
     try:
         return broken_rule(
-            RolloutState(before), RolloutState(state), split=split, step=1 if has_step else None,
+            RolloutState(before), RolloutState(state), split=split, step=None if step is None else int(step),
             reason=None if reason is None else DiscardReason(reason),
         )  # fmt: skip
     except ValueError as error:
         return str(error)
 
 
-def _broken_turns(db: sqlite3.Connection, max_steps_off_policy: int | None) -> list[str]:
+def _broken_turns(
+    db: sqlite3.Connection, step_of: Mapping[str, int | None], max_steps_off_policy: int | None
+) -> list[str]:
+    """Each turn must have its place in its rollout, and what it says of its tokens must be what can be true."""
     broken: list[str] = []
-
-    @cache
-    def tokens_and_oldest(versions: str) -> tuple[int, int | None]:
-        runs = json.loads(versions)
-        return sum(count for _, count in runs), min((version for version, _ in runs), default=None)
-
-    @cache
-    def asked_for(sampling: str) -> tuple[float, float]:
-        temperature, top_p, _ = json.loads(sampling)
-        return temperature, top_p
-
-    @cache
-    def only_version(versions: str) -> int | None:
-        runs = json.loads(versions)
-        return runs[0][0] if len(runs) == 1 else None
-
-    rollouts: dict[str, int | None] = dict(db.execute("SELECT id, step FROM rollouts"))
-    weights_of: dict[int, tuple[str, str]] = {}
-    """Of each version that something consumed was sampled with, its fingerprint, and the first turn that says so."""
-    reasons = {str(reason) for reason in UntrainedReason}
-    not_received = str(UntrainedReason.NOT_RECEIVED)
-    problems: list[str]
-    current: str | None = None
-    seen: set[int] = set()
-    lost: set[int] = set()
-    begun: set[str | None] = set()
-    item = array("i").itemsize
-    for (
-        rollout_id, turn_id, parent, branch_reason, num_bytes, logprobs, versions, sampling, mass, untrained, policy, learns,
-        fingerprint,
-    ) in db.execute(
-        "SELECT rollout_id, id, parent, branch_reason, length(token_ids), sampled_logprobs, versions, sampling, removed_mass,"
-        " untrained_reason, policy, learns, fingerprint FROM turns ORDER BY rollout_id, id"
-    ):  # fmt: skip
-        if rollout_id != current:
-            current, seen, lost, begun = rollout_id, set(), set(), set()
-        problems = []
-        numbers = array("f", logprobs)
-        num_tokens = num_bytes // item
-        num_versioned, oldest = tokens_and_oldest(versions)
-        if rollout_id not in rollouts:
-            problems.append("its rollout was never planned")
-        if parent is None:
-            if branch_reason is None and policy in begun:
-                problems.append("it starts a branch without a reason")
-        elif parent not in seen:
-            problems.append(f"its parent {parent} does not come before it")
-        elif parent in lost:
-            problems.append(f"its parent {parent} is said not to have been received")
-        if untrained is None:
-            temperature, top_p = asked_for(sampling)
-            if not learns:
-                problems.append("of a policy that does not learn, and no reason not to train it")
-            if temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS:
-                problems.append(
-                    f"sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and no "
-                    "reason not to train it"
-                )
-            step = rollouts.get(rollout_id)
-            version = None if step is None else only_version(versions)
-            if version is not None:
-                known, first = weights_of.setdefault(version, (fingerprint, rollout_id))
-                if known != fingerprint:
-                    problems.append(
-                        f"sampled with weights {fingerprint}, which are not those of version {version} ({known} in rollout "
-                        f"{first})"
+    judge = _Judge(max_steps_off_policy)
+    judged: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
+    cursor = db.execute(_TURNS)
+    while chunk := cursor.fetchmany(_ROLLOUTS_AT_ONCE):
+        are_finite = _is_finite(b"".join([logprobs for _, _, logprobs in chunk]))
+        for rollout_id, said, logprobs in chunk:
+            key = (said, step_of.get(rollout_id))
+            found = judged.get(key)
+            if found is None:
+                found = judged[key] = list(judge.problems(rollout_id, *key))
+            if found:
+                broken += [f"turn {turn_id} of rollout {rollout_id}: {problem}" for turn_id, problem in found]
+            if rollout_id not in step_of:
+                broken.append(f"turns of rollout {rollout_id}: their rollout was never planned")
+            if not are_finite and not _is_finite(logprobs):
+                broken += [
+                    f"turn {turn_id} of rollout {rollout_id}: a log-probability is not finite"
+                    for turn_id, own in db.execute(
+                        "SELECT id, sampled_logprobs FROM turns WHERE rollout_id = ?", (rollout_id,)
                     )
-            if (
-                max_steps_off_policy is not None
-                and step is not None
-                and oldest is not None
-                and not 0 <= step - 1 - oldest <= max_steps_off_policy
-            ):
-                problems.append(
-                    f"sampled with version {oldest} and consumed by step {step}, which trains version {step - 1}: the bound is "
-                    f"{max_steps_off_policy}"
-                )
-        elif untrained not in reasons:
-            problems.append(f"{untrained!r} is no reason for not training it")
-        if len(numbers) != num_tokens:
-            problems.append(f"{num_tokens} tokens and {len(numbers)} log-probabilities")
-        if num_versioned != num_tokens:
-            problems.append(f"its versions {versions} do not add up to {num_tokens} tokens")
-        # Finite 32-bit numbers cannot add up to anything else.
-        if not math.isfinite(sum(numbers)):
-            problems.append("a log-probability is not finite")
-        seen.add(turn_id)
-        begun.add(policy)
-        if untrained == not_received:
-            lost.add(turn_id)
-        if problems:
-            broken += [f"turn {turn_id} of rollout {rollout_id}: {problem}" for problem in problems]
+                    if not _is_finite(own)
+                ]
     return broken
+
+
+def _is_finite(logprobs: bytes) -> bool:
+    """Of 32-bit numbers, which cannot add up to anything else when they are."""
+    return math.isfinite(sum(array("f", logprobs[: len(logprobs) // _ITEM * _ITEM])))
+
+
+@final
+class _Judge:
+    """Says what is wrong with what the turns of a rollout say."""
+
+    def __init__(self, max_steps_off_policy: int | None) -> None:
+        self._bound = max_steps_off_policy
+        self._weights_of: dict[int, tuple[str, str]] = {}
+        """Of each version that something consumed was sampled with, its fingerprint, and the first rollout that says so."""
+
+    def problems(self, rollout_id: str, said: str, step: int | None) -> Iterator[tuple[int, str]]:
+        """Turn and problem. `said` is a text of `_TURNS`, `step` the one that consumed the rollout, None when none did."""
+        lost: dict[int, bool] = {}
+        begun: set[str | None] = set()
+        turns = [turn.split("\x1f") for turn in said.split("\x1e")]
+        for id, parent, sampling, fingerprint, rest in sorted(turns, key=lambda turn: int(turn[0])):
+            is_branch, policy, untrained, learns, mass, num_tokens, num_logprobs, runs = (
+                json.loads(rest) if rest.startswith("[") else (False, None, None, True, 0.0, 0, 0, [[int(rest), 0]])
+            )
+            problems: list[str] = []
+            if not parent:
+                if not is_branch and policy in begun:
+                    problems.append("it starts a branch without a reason")
+            elif int(parent) not in lost:
+                problems.append(f"its parent {parent} does not come before it")
+            elif lost[int(parent)]:
+                problems.append(f"its parent {parent} is said not to have been received")
+            if untrained is None:
+                problems += _untrainable(sampling, mass, is_learning=bool(learns))
+                if step is not None and runs:
+                    problems += self._wrong_weights(rollout_id, step, runs, fingerprint)
+            elif untrained not in _REASONS:
+                problems.append(f"{untrained!r} is no reason for not training it")
+            if num_logprobs != num_tokens:
+                problems.append(f"{num_tokens} tokens and {num_logprobs} log-probabilities")
+            if sum(count for _, count in runs) != num_tokens:
+                problems.append(f"its versions {runs} do not add up to {num_tokens} tokens")
+            lost[int(id)] = untrained == UntrainedReason.NOT_RECEIVED
+            begun.add(policy)
+            for problem in problems:
+                yield int(id), problem
+
+    def _wrong_weights(
+        self, rollout_id: str, step: int, runs: Sequence[Sequence[int]], fingerprint: str
+    ) -> Iterator[str]:
+        oldest = min(version for version, _ in runs)
+        if len(runs) == 1:
+            known, first = self._weights_of.setdefault(oldest, (fingerprint, rollout_id))
+            if known != fingerprint:
+                yield (
+                    f"sampled with weights {fingerprint}, which are not those of version {oldest} ({known} in rollout "
+                    f"{first})"
+                )
+        if self._bound is not None and not 0 <= step - 1 - oldest <= self._bound:
+            yield (
+                f"sampled with version {oldest} and consumed by step {step}, which trains version {step - 1}: the bound is "
+                f"{self._bound}"
+            )
+
+
+def _untrainable(sampling: str, mass: float, *, is_learning: bool) -> Iterator[str]:
+    temperature, top_p, _ = json.loads(sampling)
+    if not is_learning:
+        yield "of a policy that does not learn, and no reason not to train it"
+    if temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS:
+        yield (
+            f"sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and no reason "
+            "not to train it"
+        )

@@ -328,6 +328,7 @@ class Collector:
         result = {
             "outcome": trajectory.outcome,
             "reward": reward.total,
+            "turn_rewards": None if reward.per_turn is None else dict(reward.per_turn),
             "components": dict(reward.components),
             "score": score,
             "score_parts": dict(parts),

@@ -27,6 +27,7 @@ __all__ = [
     "numbered",
     "prune",
     "read_tensors",
+    "read_weights",
     "save",
     "set_aside",
     "verify",
@@ -60,11 +61,17 @@ def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
 
 def load_weights(checkpoint: Path, policy: Policy) -> Weights:
     """The weights alone, checked against a policy. Raises DataError for damaged or unfitting checkpoints."""
-    verify(checkpoint)
-    tensors = read_tensors(checkpoint / "weights.safetensors")
-    problem = policy.misfit(tensors)
+    weights = read_weights(checkpoint)
+    problem = policy.misfit(weights.tensors)
     if problem is not None:
         raise DataError(f"{checkpoint} does not fit this model: {problem}. Use the recipe it was trained with.")
+    return weights
+
+
+def read_weights(checkpoint: Path) -> Weights:
+    """The weights alone, whatever model they are of. Raises DataError for damaged checkpoints."""
+    verify(checkpoint)
+    tensors = read_tensors(checkpoint / "weights.safetensors")
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from sparring.faults import POINTS, Fault
 from sparring.ledger import Ledger, RolloutState
+from sparring.relearning import Relearning
 from sparring.tracking.stored import read_metrics
 from sparring.training import checkpoints
 from tests.faults.training import Training
@@ -81,6 +82,11 @@ def test_a_run_whose_play_runs_ahead_skips_no_task_and_trains_what_was_played_be
         counts = ledger.counts()
     places = Counter((one.step, one.id.split("/")[1].rpartition("-")[2]) for one in trained)
     assert places == {(1 + place // 2, str(place)): 3 for place in range(8)}
+    # What it was trained on leads from the warm start to its last checkpoint.
+    relearned = list(Relearning(training.run))
+    assert [one.step for one in relearned] == [0, 1, 2, 3, 4]
+    assert all(one.difference is None for one in relearned)
+    assert "checkpoint" in relearned[-1].recorded
     # What step 3 was to be trained on was played before the crash, by weights that the checkpoint knows.
     assert {one.id.split("/")[1] for one in trained if one.step == 3} == {"4", "5"}
     assert counts["planned_total"] == counts["trained"] + counts["discarded"] + counts["evaluated"]

@@ -23,6 +23,10 @@ LIFE = [
 ]  # fmt: skip
 
 
+ORDINARY = "untrained_reason = NULL, sampling = '[1.0,1.0,8]', versions = '[[3,2]]'"
+"""What most turns say, of which the check reads less."""
+
+
 def turn(id: int, *, parent: int | None = None, prompt: Sequence[int] = (1, 2), branch: str | None = None) -> Turn:
     return Turn(
         id=id, parent=parent, branch_reason=branch, prompt_ids=tuple(prompt), token_ids=(7, 9),
@@ -244,6 +248,28 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
             "temperature 0.5 and top_p 0.9 with 0.0005 of the probability removed",
         ),
         ("UPDATE turns SET untrained_reason = 'dull'", "'dull' is no reason"),
+        (f"UPDATE turns SET {ORDINARY}, learns = 0", "turn 0 of rollout r: of a policy that does not learn"),
+        (
+            f"UPDATE turns SET {ORDINARY}, removed_mass = 0.5",
+            "turn 0 of rollout r: sampled at temperature 1.0 and top_p 1.0 with 0.5 of the probability removed",
+        ),
+        (
+            f"UPDATE turns SET {ORDINARY}, sampled_logprobs = x'000080bf'",
+            "turn 0 of rollout r: 2 tokens and 1 log-probabilities",
+        ),
+        (
+            f"UPDATE turns SET {ORDINARY}, versions = '[[3,3]]'",
+            "turn 0 of rollout r: its versions [[3, 3]] do not add up to 2 tokens",
+        ),
+        (
+            f"UPDATE turns SET {ORDINARY}, versions = '[[3,2]]', fingerprint = id",
+            "which are not those of version 3 (0 in rollout r)",
+        ),
+        (
+            f"UPDATE turns SET {ORDINARY}, sampled_logprobs = x'000080bf0000807f' WHERE id = 1",
+            "turn 1 of rollout r: a log",
+        ),
+        ("DELETE FROM rollouts", "turns of rollout r: their rollout was never planned"),
         (
             "UPDATE turns SET untrained_reason = 'not_received', parent = iif(id = 1, 0, NULL)",
             "its parent 0 is said not to have been received",

@@ -491,9 +491,9 @@ def test_the_model_computes_nothing_that_the_choice_does_not_read(
         return forest_logprobs(*args, **kwargs)
 
     monkeypatch.setattr(training_learner, "forest_logprobs", counted)
-    run = SimpleNamespace(
+    learning = SimpleNamespace(
         learner=TorchLearner(tiny_policy()), num_passes=num_passes, loss_fn="ppo", loss_config=CLIP | config,
         learning_rate=lambda _: 1e-3,
     )  # fmt: skip
-    learn(run, batch, 1)
+    learn(learning, batch, 1)
     assert count == forwards

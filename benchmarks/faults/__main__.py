@@ -1,0 +1,111 @@
+"""What failures cost a training: lost and hanging episodes in throughput, a killed trainer in time that counts.
+
+A recipe whose episodes take the time of a slow world is trained by the command, in a process of its own. First in pairs, play
+ahead of learning: without faults, and with a tenth of all episodes failing and one that never returns. Then synchronous
+steps of ten seconds and more, with a kill -9 of the trainer at the end of a step, before anything of it is saved; the
+command's own supervisor resumes it. `--quick` is a tenth of all that, to see whether it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.report import report
+from sparring.ledger import Ledger, RolloutState
+
+RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
+AHEAD = (
+    "rollout.max_steps_off_policy=4",
+    "rollout.staleness_window=9",
+    "rollout.rollout_timeout=10",
+    "environment.options.seconds=4.0",
+)
+FAILING = "slow.reset=error,share=0.1,times=1000000;slow.hang=error,raises=TimeoutError,at=40"
+LIMIT_SECONDS = 1800.0
+TARGETS = {
+    "throughput with failures beside without": {"at_least": 0.85},
+    "share of the time that counts, one kill every 30 steps": {"at_least": 0.9},
+}
+
+
+def train(folder: Path, name: str, *overrides: str, faults: str = "") -> dict[str, float]:
+    """One run by the command: what came of its episodes, and the seconds of its steps."""
+    environment = {**os.environ, "SPARRING_FAULTS": faults, "SPARRING_FAULTS_LOG": str(folder / f"{name}.faults")}
+    command = [
+        sys.executable,
+        "-m",
+        "sparring",
+        "train",
+        str(RECIPE),
+        "--no-check",
+        "--name",
+        name,
+        f"run.runs_dir={folder}",
+    ]
+    subprocess.run([*command, *overrides], env=environment, check=True, timeout=LIMIT_SECONDS, capture_output=True)
+    lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps: dict[int, dict[str, Any]] = {line["step"]: line for line in lines if "timing_s/step" in line["metrics"]}
+    seconds = [line["metrics"]["timing_s/step"] for line in steps.values()]
+    # From when the first step began; all that came between is in it, crashes and what was done twice included.
+    began = min(line["time"] - line["metrics"]["timing_s/step"] for line in lines if "timing_s/step" in line["metrics"])
+    wall = max(line["time"] for line in steps.values()) - began
+    with Ledger(folder / name / "ledger.sqlite") as ledger:
+        assert ledger.verify() == []
+        counts = ledger.counts()
+    restarts = folder / name / "restarts.jsonl"
+    trained = counts[RolloutState.TRAINED]
+    return {
+        "steps": len(steps),
+        "trained": trained,
+        "failed": counts.get("discarded/infra_error", 0),
+        "hung": counts.get("discarded/env_timeout", 0),
+        "restarts": len(restarts.read_text("utf-8").splitlines()) if restarts.exists() else 0,
+        "seconds": wall,
+        "a step": median(seconds),
+        "that count": sum(seconds) / wall,
+        "episodes/s": trained / wall,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    rounds, steps, long, seconds = (1, 10, 4, 2.0) if arguments.quick else (arguments.rounds, 100, 31, 10.0)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        pairs = [
+            (
+                train(folder, f"sound-{number}", *AHEAD, f"schedule.max_steps={steps}"),
+                train(folder, f"failing-{number}", *AHEAD, f"schedule.max_steps={steps}", faults=FAILING),
+            )
+            for number in range(rounds)
+        ]
+        # After the warm-up of the first step, in the middle: when step 16 of 31 is over, and nothing of it is written.
+        killed = train(
+            folder, "killed", "rollout.max_steps_off_policy=0", f"environment.options.seconds={seconds}",
+            f"schedule.max_steps={long}", faults=f"tracker.logging=kill,at={long // 2 + 1}",
+        )  # fmt: skip
+    named = [(name, one) for pair in pairs for name, one in zip(("sound", "failing"), pair, strict=True)]
+    rows = [{"run": name, **one} for name, one in [*named, ("killed", killed)]]
+    figures = {
+        "throughput with failures beside without": median(
+            failing["episodes/s"] / sound["episodes/s"] for sound, failing in pairs
+        ),
+        "share of the time that counts, one kill every 30 steps": killed["that count"],
+    }
+    return report("faults", rows, figures=figures, targets=TARGETS, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

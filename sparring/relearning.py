@@ -1,0 +1,164 @@
+"""The learner's steps of a stored run done again: the same rollouts in the order in which they were consumed, the same weights.
+
+Training is a function of the weights that it began with and of what it consumed. The ledger holds the second, token for
+token, in order; so a run whose play ran ahead of learning can be checked, too, although it could not be played again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from sparring import background
+from sparring.build import build, close, refuse_training
+from sparring.build.learning import learning_of
+from sparring.errors import DataError
+from sparring.ledger import Ledger, RolloutRecord
+from sparring.loop import learn
+from sparring.protocols import Learner
+from sparring.tracking import RunFolder
+from sparring.training import checkpoints
+from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup, Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relearned:
+    """The weights after a step, as they are now and as they were."""
+
+    step: int
+    num_rollouts: int
+    """That the step consumed; 0 of the weights that all begins with."""
+    reached: str
+    """Content hash of the weights that the step leads to now."""
+    recorded: Mapping[str, str]
+    """What the run has of them, by where: `checkpoint` and `turns` (that were sampled with them); empty where neither is left."""
+    difference: str | None
+    """What differs, in a sentence; None when everything that is recorded agrees."""
+
+
+@final
+class Relearning:
+    """The steps of a run, learned again as they are iterated over; blocks, and holds a model meanwhile.
+
+        for step in Relearning("runs/quickstart-001"):
+            print(step.step, step.reached, step.recorded)
+
+    It begins with the oldest checkpoint that the run still has, or with the weights as they were loaded where nothing came
+    before the first step, and ends with the newest checkpoint. The first item is what it begins with.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        """Raises UsageError for a run that trains nothing, DataError for one without a checkpoint or whose ledger does not hold
+        what it consumed."""
+        self._folder = RunFolder(Path(run))
+        self._config = self._folder.config()
+        refuse_training(self._config, self._folder.path)
+        path = self._folder.path / "ledger.sqlite"
+        if not path.is_file():
+            raise DataError(f"{self._folder.path} has no ledger.sqlite: it has played nothing yet.")
+        with Ledger(path) as ledger:
+            published = [(step, name) for step, name in ledger.published() if name]
+            consumed = ledger.consumed()
+            self._fingerprints = ledger.fingerprints()
+        self._stored = {
+            step: self._folder.checkpoints / name for step, name in published if (self._folder.checkpoints / name).is_dir()
+        }  # fmt: skip
+        if not self._stored:
+            raise DataError(
+                f"{self._folder.path} has no checkpoint that its ledger knows of, so there is nothing to arrive at; train it "
+                "until its first one."
+            )
+        # Weights that were trained before the first step were saved as those of step 0, and may be pruned.
+        self._begins_as_loaded = published[0][0] > 0
+        self._start = 0 if self._begins_as_loaded else min(self._stored)
+        self._consumed = {
+            step: ids for step, ids in sorted(consumed.items()) if self._start < step <= max(self._stored)
+        }  # fmt: skip
+
+    def __len__(self) -> int:
+        return 1 + len(self._consumed)
+
+    def __iter__(self) -> Iterator[Relearned]:
+        with Ledger(self._folder.path / "ledger.sqlite") as ledger, Ledger() as nothing_is_played:
+            known = {record.id: record for record in ledger.rollouts(split="train")}
+            parts = build(self._config, self._folder.path, nothing_is_played)
+            try:
+                learning = learning_of(parts)
+                if not self._begins_as_loaded:
+                    checkpoints.load(self._stored[self._start], learning.learner)
+                yield self._compared(self._start, 0, learning.learner)
+                for step, ids in self._consumed.items():
+                    groups = _groups([_trajectory(known[id], ledger) for id in ids])
+                    advantages, _ = learning.advantages(groups)
+                    learn(learning, learning.batch(groups, advantages), step)
+                    yield self._compared(step, len(ids), learning.learner)
+            finally:
+                background.submit(close(parts)).result()
+
+    def _compared(self, step: int, num_rollouts: int, learner: Learner) -> Relearned:
+        weights = learner.export_weights()
+        recorded: dict[str, str] = {}
+        difference = None
+        if step in self._fingerprints:
+            recorded["turns"] = self._fingerprints[step]
+            if recorded["turns"] != weights.fingerprint:
+                difference = (
+                    f"step {step} leads to weights {weights.fingerprint}; the run went on with {recorded['turns']}"
+                )
+        if step in self._stored:
+            stored = checkpoints.read_weights(self._stored[step])
+            recorded["checkpoint"] = stored.fingerprint
+            if stored.fingerprint != weights.fingerprint:
+                difference = f"step {step} does not lead to {self._stored[step]}: {_first_difference(stored, weights)}"
+        return Relearned(
+            step=step, num_rollouts=num_rollouts, reached=weights.fingerprint, recorded=recorded, difference=difference
+        )
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+    """What a step consumed, as the learner saw it: a group is claimed as a whole."""
+    found = itertools.groupby(trajectories, key=lambda one: (_place(one.id), one.task.id))
+    members = [tuple(one) for _, one in found]
+    return [TrajectoryGroup(task=group[0].task, trajectories=group) for group in members]
+
+
+def _trajectory(record: RolloutRecord, ledger: Ledger) -> Trajectory:
+    result: Any = record.result
+    if not isinstance(result, dict) or "turn_rewards" not in result:
+        raise DataError(
+            f"rollout {record.id} was recorded by a version that kept no rewards by turn in the ledger, so what it was trained "
+            "on cannot be told. Runs of this version can be learned again."
+        )
+    turn_rewards = result["turn_rewards"]
+    return Trajectory(
+        id=record.id,
+        task=Task(id=record.task_id, messages=()),
+        attempt=record.attempt,
+        turns=tuple(turn for turn in ledger.load_turns(record.id) if turn.learns and turn.is_received),
+        messages=(),
+        outcome=Outcome(result["outcome"]),
+        reward=Reward(
+            total=result["reward"],
+            per_turn=None if turn_rewards is None else {int(turn): value for turn, value in turn_rewards.items()},
+        ),
+        score=None,
+    )
+
+
+def _place(rollout_id: str) -> str:
+    """The place of a rollout's group in the data. Members that were kept over a resume have another name for it than the others
+    (`12` and `r40-12`)."""
+    return rollout_id.split("/")[1].rpartition("-")[2]
+
+
+def _first_difference(stored: Weights, reached: Weights) -> str:
+    for name, tensor in stored.tensors.items():
+        if name not in reached.tensors or reached.tensors[name].shape != tensor.shape:
+            return f"there is no {name} of that shape"
+        largest = (reached.tensors[name].cpu() - tensor).abs().max().item()
+        if largest:
+            return f"{name} differs by up to {largest:.3g}"
+    return "names or types of tensors differ"
