@@ -22,8 +22,9 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        # A task that calls sys.exit ends the loop, too; whoever waits for that task needs the loop to be told.
-        with suppress(SystemExit):
+        # A task that calls sys.exit or raises KeyboardInterrupt (signals come to the main thread alone) ends the loop, too;
+        # whoever waits for that task needs the loop to be told.
+        with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
             return
 

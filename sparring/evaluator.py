@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,6 +148,10 @@ class MultiTurnRLEvaluator:
                 self._console.announced(
                     f"what was played is kept: `sparring eval {folder.path} --resume` goes on with it"
                 )
+            elif is_new and isinstance(error, UsageError | DataError):
+                # Told before anything was played: no folder is left, and its name is free.
+                shutil.rmtree(folder.path)
+                raise
             if is_new:
                 folder.set_status("failed", reason=str(error) or type(error).__name__)
             raise

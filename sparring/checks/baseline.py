@@ -37,6 +37,11 @@ class Played:
         return sum(self.evaluation.samples)
 
 
+def may_fail_at_first(config: Config) -> bool:
+    """Whether the recipe means its model to begin without success: a warm start comes first, or it says so."""
+    return config.warm_start is not None or config.evaluation.allow_zero_baseline
+
+
 async def model_baseline(subject: Subject) -> Played:
     """NUM_EPISODES of the recipe's model on training tasks, sampled as in training; played once. Raises UndecidedError."""
     if "baseline" not in subject.shared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparring.checks.baseline import Played, model_baseline, reference_baseline
+from sparring.checks.baseline import Played, may_fail_at_first, model_baseline, reference_baseline
 from sparring.checks.budgets import limits_met
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject
@@ -70,9 +70,10 @@ def foothold(played: Played, subject: Subject) -> list[Finding]:
         severity = Severity.WARNING if is_done else Severity.NOTE
         change = "Choose harder tasks: groups that all succeed teach nothing." if is_done else "Nothing."
     else:
-        begins = config.warm_start is not None or config.evaluation.allow_zero_baseline
-        severity = Severity.NOTE if begins else Severity.ERROR
+        severity = Severity.NOTE if may_fail_at_first(config) else Severity.ERROR
         change = "Make the task easier, or add a [warm_start] on demonstrations."
+        if config.warm_start is not None:
+            change = "Nothing yet: the first validation of the run judges what the warm start leaves."
     return [
         Finding(
             rule="foothold.baseline",

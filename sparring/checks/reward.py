@@ -13,7 +13,7 @@ from typing import Any
 
 import sparring
 from sparring.checks.answers import canonical, text_of
-from sparring.checks.baseline import model_baseline
+from sparring.checks.baseline import may_fail_at_first, model_baseline
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
 from sparring.checks.golds import Gold, golds_of, with_last
 from sparring.checks.mutated import NUM_MUTATED, Mutated, mutated
@@ -146,15 +146,21 @@ async def baseline(subject: Subject) -> Iterable[Finding]:
     what the scorer rejects.
 
     Groups whose rewards are all equal teach nothing: pay in parts for what is nearly right, choose tasks that the model
-    sometimes solves, or warm-start it. An overpaid episode shows what the model already does to please the reward.
+    sometimes solves, or warm-start it; where the recipe has a warm start, or allows a baseline without success, this is a note,
+    since the model has not begun. An overpaid episode shows what the model already does to please the reward.
     """
-    played = await model_baseline(subject)
-    return baseline_findings(played.trajectories, subject.config.evaluation.success_threshold)
+    played, config = await model_baseline(subject), subject.config
+    return baseline_findings(
+        played.trajectories, config.evaluation.success_threshold, may_be_flat=may_fail_at_first(config)
+    )
 
 
-def baseline_findings(trajectories: Sequence[Trajectory], threshold: float) -> list[Finding]:
+def baseline_findings(
+    trajectories: Sequence[Trajectory], threshold: float, *, may_be_flat: bool = False
+) -> list[Finding]:
     """What a model's own judged episodes say of the reward: whether it takes more than one value, among all and within the
-    groups of a task, and whether it pays for what the scorer rejects. `threshold`: the reward that counts as success."""
+    groups of a task (a note where it `may_be_flat`), and whether it pays for what the scorer rejects. `threshold`: the reward
+    that counts as success."""
     rewarded = [(one, one.reward.total) for one in trajectories if one.reward is not None]
     if len(rewarded) < 2:
         return []
@@ -169,15 +175,19 @@ def baseline_findings(trajectories: Sequence[Trajectory], threshold: float) -> l
         is_one = len(values) == 1
         found.append(
             Finding(
-                rule="reward.baseline", severity=Severity.ERROR if is_one else Severity.WARNING,
+                rule="reward.baseline",
+                severity=Severity.NOTE if may_be_flat else Severity.ERROR if is_one else Severity.WARNING,
                 symptom=f"The reward is {rewarded[0][1]:g} for all {len(rewarded)} episodes of the model."
                 if is_one else f"In {len(flat)} of {len(several)} groups of the model's episodes all rewards are equal.",
                 evidence={
                     "episodes": len(rewarded), "values": sorted(values)[:20], "groups": len(several), "flat_groups": len(flat),
                     "said": [_said_by(one) for one, _ in rewarded[:NUM_SHOWN]],
                 },
-                change="Pay in parts for what is nearly right, choose tasks that the model sometimes solves, or warm-start it.",
-                confirm="The rewards of most groups differ.",
+                change="Look at the rewards again after the warm start or the first steps."
+                if may_be_flat else "Pay in parts for what is nearly right, choose tasks that the model sometimes solves, or "
+                "warm-start it.",
+                confirm="In a run `analysis/batch_valid_ratio` is above 0.3." if may_be_flat
+                else "The rewards of most groups differ.",
             )
         )  # fmt: skip
     over = [

@@ -15,6 +15,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+NUM_NAMED = 8
+"""Tools that one finding shows."""
 
 
 @check("environment.arguments_ignored", needs=("environment",))
@@ -64,6 +66,7 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
     useless, and hides what the procedure needs. The expert's calls and plausible ones are tried.
     """
     findings = []
+    unneeded: dict[str, list[dict[str, Json]]] = {}
     shown: list[tuple[Task, Call, str, bool]] = []
     for task in subject.sample:
         # In their order: a tool may work only after others.
@@ -77,13 +80,20 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
             for call in await likely_calls(subject, task, tool):
                 said = (await answers(subject, task, [call]))[0]
                 tried.append((task, call, said.content, said.error is not None))
-        evidence = [{"task": task.id, "call": str(call), "answer": said[:200]} for task, call, said, _ in tried[:4]]
+        # Crashes first: they are what makes an error of it.
+        tried.sort(key=lambda one: not _is_crash(one[2]))
+        evidence: list[dict[str, Json]] = [
+            {"task": task.id, "call": str(call), "answer": said[:200]} for task, call, said, _ in tried[:4]
+        ]
         if all(failed for *_, failed in tried):
             crashed = any(" failed: " in said and _is_crash(said) for _, _, said, _ in tried)
+            if not by_expert and not crashed:
+                unneeded[name] = evidence
+                continue
             findings.append(
                 Finding(
                     rule="environment.tools_answer",
-                    severity=Severity.ERROR if by_expert or crashed else Severity.WARNING,
+                    severity=Severity.ERROR,
                     symptom=f"{name} failed at every one of {len(tried)} calls.",
                     evidence={"tool": name, "tried": evidence},
                     change="Mend the tool, or take it out; if it only works after other calls, have the expert show it.",
@@ -101,6 +111,21 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
                     confirm=AGAIN,
                 )
             )
+    if unneeded:
+        # One finding, however many: an environment of several desks offers a hundred tools that a task has no use for.
+        some = ", ".join(list(unneeded)[:NUM_NAMED]) + (", ..." if len(unneeded) > NUM_NAMED else "")
+        findings.append(
+            Finding(
+                rule="environment.tools_answer",
+                severity=Severity.WARNING,
+                symptom=f"{len(unneeded)} of {len(subject.tools)} tools failed at every call, and the expert calls none of "
+                f"them: {some}.",
+                evidence={"tools": list(unneeded), "tried": dict(list(unneeded.items())[:NUM_NAMED])},
+                change="Mend them, or offer each task its own tools only; where they only work after other calls or for other "
+                "tasks than the sample's, have the expert show it.",
+                confirm=AGAIN,
+            )
+        )
     return findings
 
 

@@ -41,7 +41,7 @@ class Watch:
                 file.truncate(_NOTE_BYTES)
                 self._note = mmap.mmap(file.fileno(), _NOTE_BYTES)
 
-    def call(self, what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def call(self, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
         """Call user code: its result, or what it is to be awaited for. Raises InfrastructureError, naming the call, when it
         takes too long."""
         with self.calling(what):

@@ -16,6 +16,7 @@ from sparring.plugins import load_object
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rewards import evaluate_reward
 from sparring.scorers import evaluate_score
+from sparring.tracking import RunFolder
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Trajectory
 
@@ -53,7 +54,7 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     Nothing is written. Raises UsageError where no reward or no scorer is named, DataError where no such episodes are stored,
     RewardError for one that says no number, ServiceError when its infrastructure fails.
     """
-    path = recipe or run / "run.toml"
+    path = recipe or RunFolder(run).path / "run.toml"
     folder = path if path.is_dir() else path.parent
     config = load_config(path)
     reward, scorer = _judges(config, folder, path)

@@ -14,7 +14,7 @@ from sparring.plugins import call
 from sparring.protocols import RewardFunction
 from sparring.types import Json, Message, Reward, Trajectory
 
-_CODE = re.compile(r"(```|~~~).*?(?:\1|$)|`[^`\n]*`", re.DOTALL)
+_CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
 """Fenced blocks, and what stands in backticks: quotations, no answers."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from typing import NoReturn
 
 from sparring.types import Json, Trajectory
@@ -29,8 +31,10 @@ def _is_code(before: str, after: str) -> bool:
     """Whether what stands between these is in a fenced block, or in backticks on its line."""
     if (before.count("```") + before.count("~~~")) % 2:
         return True
-    line_before, line_after = before.rpartition("\n")[2], after.partition("\n")[0]
-    return line_before.count("`") % 2 == 1 and "`" in line_after
+    # One backtick or several open a quotation, and as many close it.
+    opened = Counter(re.findall("`+", before.rpartition("\n")[2]))
+    closing = re.findall("`+", after.partition("\n")[0])
+    return any(opened[run] % 2 for run in closing)
 
 
 def read_json(text: str) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparring.checks.reward import baseline_findings
 from sparring.environments import answer
+from sparring.findings import Severity
 from sparring.types import Outcome, Reward, Task, Trajectory
 
 
@@ -28,6 +29,13 @@ def test_rewards_that_differ_and_agree_with_the_score_are_fine() -> None:
 
 def test_one_value_for_all_is_an_error() -> None:
     assert told([(0.0, 0.0), (0.0, 0.0)], [(0.0, 0.0)]) == ["error: The reward is 0 for all 3 episodes of the model."]
+
+
+def test_before_a_warm_start_one_value_for_all_is_a_note_and_what_is_paid_for_wrong_still_an_error() -> None:
+    flat = baseline_findings(episodes([(0.0, 0.0), (0.0, 0.0)]), 1.0, may_be_flat=True)
+    assert [one.severity for one in flat] == [Severity.NOTE]
+    overpaid = baseline_findings(episodes([(1.0, 0.0), (1.0, 0.0)]), 1.0, may_be_flat=True)
+    assert [one.severity for one in overpaid] == [Severity.NOTE, Severity.ERROR]
 
 
 def test_groups_of_equal_rewards_are_a_warning_from_nine_in_ten() -> None:

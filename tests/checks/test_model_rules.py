@@ -120,6 +120,8 @@ def test_no_success_is_an_error_without_a_warm_start_and_a_note_with_one() -> No
         (found,) = foothold.foothold(played([0.0, 0.0, 0.5]), SimpleNamespace(config=config))  # type: ignore[arg-type]
         assert found.severity is severity
         assert found.evidence["success"][0] == 0.0
+        # Who has a warm start is not told to add one.
+        assert ("add a [warm_start]" in found.change) is (severity is Severity.ERROR)
     (found,) = foothold.foothold(played([1.0, 0.0]), SimpleNamespace(config=cold))  # type: ignore[arg-type]
     assert (found.severity, found.evidence["success"][0]) == (Severity.NOTE, 0.5)
     (found,) = foothold.foothold(played([1.0, 1.0]), SimpleNamespace(config=cold))  # type: ignore[arg-type]

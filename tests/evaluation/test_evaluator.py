@@ -122,6 +122,13 @@ def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Pat
     assert (unread.exit_code, "does not read --scorer" in unread.output) == (2, True)
 
 
+def test_an_evaluation_of_a_recipe_that_is_refused_before_it_plays_leaves_no_run_and_its_name_free() -> None:
+    arguments = ("eval", "toy", "--policy", "expert", "run.name=once", "evaluation.eval_num_tasks=2")
+    refused = sparring(*arguments, "data.held_out=environment:train_tasks")
+    assert (refused.exit_code, list(Path("runs").iterdir())) == (3, []), refused.output
+    assert sparring(*arguments).exit_code == 0
+
+
 def test_checkpoints_of_several_runs_play_side_by_side_at_chosen_temperatures(trained: Path) -> None:
     Path("runs").mkdir()
     other = Path("runs/other")

@@ -83,6 +83,8 @@ def test_a_mended_reward_is_seen_to_agree_on_the_same_episodes(run: Path, tmp_pa
 
 
 def test_what_cannot_be_reviewed_is_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist; name a folder"):
+        review(tmp_path / "nope")
     with pytest.raises(DataError, match="no episodes 'held_out'; the newest that it has are: train-10, validation-4"):
         review(run, episodes="held_out")
     silent = recipe(tmp_path / "silent", STRICT)

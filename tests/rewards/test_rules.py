@@ -112,6 +112,10 @@ def test_a_reward_that_raises_is_an_error_but_an_outage_stays_one() -> None:
         # A key twice, here and in an inner object: the last one counts, without format term.
         ('<final_output>{"part":"B13","part":"B12","count":2,"ok":true}</final_output>', 0.9),
         ('<final_output>{"part":"B12","count":2,"ok":{"a":1,"a":2}}</final_output>', 0.6),
+        # Quoted, by one backtick or two: no format term. A lone backtick quotes nothing.
+        ('The form is `<final_output>{"part":"B12","count":2,"ok":true}</final_output>`', 0.9),
+        ('The form is ``<final_output>{"part":"B12","count":2,"ok":true}</final_output>``', 0.9),
+        ('5` long: <final_output>{"part":"B12","count":2,"ok":true}</final_output>', 1.0),
         ('<final_output>{"part":"B12"', 0.0),
         ("<final_output>[1]</final_output>", 0.0),
         ('{"part":"B12","count":2,"ok":true}', 0.0),

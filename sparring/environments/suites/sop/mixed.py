@@ -43,10 +43,10 @@ def _delegated(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     async def answer(self: _AnyDesk, **arguments: Json) -> Json:
-        found = getattr(self._desk, method.__name__, None)
-        if found is None:
+        # Of the desk's tools alone: a method of the desk may have the name of another desk's tool.
+        if self._desk is None or method.__name__ not in tools_of(type(self._desk)):
             raise LookupError("there is no such tool here; call those that the procedure names")
-        return await call(found, **arguments)
+        return await call(getattr(self._desk, method.__name__), **arguments)
 
     return tool(answer)
 
