@@ -117,11 +117,12 @@ def branched(case: Case, run: Path, first: Finding) -> Path:
         return child
     print(f"branching {case.name}: {first.rule}", file=sys.stderr, flush=True)
     changes = overrides(first.settings) or list(case.mend)
-    start = RunFolder(run).status()["step"] if case.branch_from is None else case.branch_from
+    last = RunFolder(run).status()["step"]
+    start = last if case.branch_from is None else case.branch_from
     origin = [] if case.branch_from is None else ["--from", str(case.branch_from)]
     sparring(
         "runs", "branch", str(run), *origin, "--name", child.name, *changes,
-        f"schedule.max_steps={start + case.more_steps}",
+        f"schedule.max_steps={max(last, start + case.more_steps)}",
     )  # fmt: skip
     return child
 

@@ -49,7 +49,7 @@ def all_cases() -> list[Case]:
     tables = tomllib.loads((own / "cases.toml").read_text("utf-8"))
     blind = sorted((HERE / "blind").glob("*/case.toml"))
     return [
-        *(_case(f"own/{name}", own / "recipe.toml", table) for name, table in tables.items()),
+        *(_case(f"own/{name}", own / table.get("recipe", "recipe.toml"), table) for name, table in tables.items()),
         *(_case(f"blind/{path.parent.name}", path.parent / "recipe.toml", _read(path)) for path in blind),
         *_healthy(),
     ]
@@ -59,9 +59,11 @@ def _healthy() -> Iterator[Case]:
     """Of other recipes, by a path from the root; those of the benchmark of hacks among them."""
     for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
         for name, table in _read(file).items():
-            yield Case(
-                name=f"healthy/{name}", recipe=ROOT / table["recipe"], overrides=tuple(table.get("overrides", ()))
-            )
+            for seed in table.get("seeds", [None]):
+                yield Case(
+                    name=f"healthy/{name}" + ("" if seed is None else f"-seed-{seed}"), recipe=ROOT / table["recipe"],
+                    overrides=(*table.get("overrides", ()), *([] if seed is None else [f"run.seed={seed}"])),
+                )  # fmt: skip
 
 
 def _case(name: str, recipe: Path, table: Mapping[str, Any]) -> Case:

@@ -21,7 +21,7 @@ from sparring.diagnosis.course import (
     thirds,
 )
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible
+from sparring.diagnosis.proposal import possible, warmer
 from sparring.diagnosis.registry import SYMPTOMS, symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -222,7 +222,9 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
 def collapse(observed: Observed) -> Iterable[Finding]:
     """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
     when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
-    the learning rate."""
+    the learning rate. Where the tools are broken, it is not the policy that fell."""
+    if any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.said):
+        return
     values = observed.series("rollout/reward/mean")
     lowest = observed.series("rollout/reward/min")
     if len(values) < 3 * WINDOW or not lowest:
@@ -236,7 +238,10 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         return
     steps = [one.step for one in observed.trained]
     norms = observed.series("training/grad_norm")
-    change, settings = _for_collapse(observed)
+    rates = observed.series("training/learning_rate")
+    change, settings = _for_collapse(
+        observed, at_peak=rates[peak] if len(rates) == len(values) else observed.config.optimizer.learning_rate
+    )
     yield Finding(
         rule="stall.collapse",
         severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
@@ -383,6 +388,13 @@ def _for_agreeing_groups(
         )
     if right == 1:
         return "Every episode earns the most there is: give it harder tasks.", {}
+    settings = warmer(observed)
+    if settings:
+        return (
+            f"In {observed.equal_groups:.0%} of the groups all episodes are the same word for word: sample as the policy is, "
+            f"sampling.temperature is {observed.config.sampling.temperature:g}.",
+            settings,
+        )
     mixed = [one for one in tallies.values() if 0 < one.right < one.played]
     settings = _choice_of_tasks(observed) if mixed else {}
     if settings:
@@ -409,7 +421,8 @@ def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
     return {}
 
 
-def _for_collapse(observed: Observed) -> tuple[str, Mapping[str, Json]]:
+def _for_collapse(observed: Observed, *, at_peak: float) -> tuple[str, Mapping[str, Json]]:
+    """`at_peak`: the learning rate with which the reward still rose."""
     config = observed.config
     if config.rollout.max_steps_off_policy > 0:
         settings: dict[str, Json] = {"rollout.max_steps_off_policy": 0}
@@ -429,9 +442,9 @@ def _for_collapse(observed: Observed) -> tuple[str, Mapping[str, Json]]:
             f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
             possible(config, settings),
         )
-    rate = config.optimizer.learning_rate
-    return f"Lower the learning rate to a quarter, from {rate:g}.", possible(
-        config, {"optimizer.learning_rate": rate / 4}
+    rate = min(config.optimizer.learning_rate / 4, at_peak)
+    return f"Lower the learning rate, from {config.optimizer.learning_rate:g} to {rate:g}.", possible(
+        config, {"optimizer.learning_rate": rate}
     )
 
 

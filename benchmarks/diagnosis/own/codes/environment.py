@@ -1,0 +1,56 @@
+"""Codes to learn by heart: nothing in a task tells the code of its key, so that what can be learned is what the adapter can hold.
+
+user       code of q?
+assistant  q 5
+"""
+
+from __future__ import annotations
+
+import random
+
+from sparring.environments import Environment
+from sparring.types import Message, Task, Trajectory
+
+KEYS = "abcdefghijklmnopqrstuvwx"
+DIGITS = "01234567"
+
+
+def _codes() -> dict[str, str]:
+    """Every digit is the code of three keys."""
+    keys = random.Random("codes").sample(KEYS, len(KEYS))
+    return {key: DIGITS[place % len(DIGITS)] for place, key in enumerate(keys)}
+
+
+CODES = _codes()
+
+
+class Desk(Environment):
+    """There is nothing to do but to answer."""
+
+
+def reward(trajectory: Trajectory) -> float:
+    """1 for the key and its code."""
+    key = trajectory.task.fields["key"]
+    return float(trajectory.messages[-1].get("content") == f"{key} {CODES[key]}")
+
+
+def scorer(trajectory: Trajectory) -> float:
+    """1 when the last word of the answer is the code."""
+    words = str(trajectory.messages[-1].get("content")).split()
+    return float(bool(words) and words[-1] == CODES[trajectory.task.fields["key"]])
+
+
+def tasks() -> list[Task]:
+    return [
+        Task(id=f"code-{key}", messages=({"role": "user", "content": f"code of {key}?"},), fields={"key": key})
+        for key in KEYS
+    ]
+
+
+def guesses(num: int = 512, seed: int = 0) -> list[list[Message]]:
+    """Answers of somebody who knows the form and guesses the code."""
+    rng = random.Random(f"guesses-{seed}")
+    return [
+        [*task.messages, {"role": "assistant", "content": f"{task.fields['key']} {rng.choice(DIGITS)}"}]
+        for task in rng.choices(tasks(), k=num)
+    ]
