@@ -238,10 +238,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         return
     steps = [one.step for one in observed.trained]
     norms = observed.series("training/grad_norm")
-    rates = observed.series("training/learning_rate")
-    change, settings = _for_collapse(
-        observed, at_peak=rates[peak] if len(rates) == len(values) else observed.config.optimizer.learning_rate
-    )
+    change, settings = _for_collapse(observed, at_peak=observed.trained[peak].metrics.get("training/learning_rate"))
     yield Finding(
         rule="stall.collapse",
         severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
@@ -421,8 +418,8 @@ def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
     return {}
 
 
-def _for_collapse(observed: Observed, *, at_peak: float) -> tuple[str, Mapping[str, Json]]:
-    """`at_peak`: the learning rate with which the reward still rose."""
+def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Mapping[str, Json]]:
+    """`at_peak`: the learning rate with which the reward still rose, where it is known."""
     config = observed.config
     if config.rollout.max_steps_off_policy > 0:
         settings: dict[str, Json] = {"rollout.max_steps_off_policy": 0}
@@ -442,7 +439,7 @@ def _for_collapse(observed: Observed, *, at_peak: float) -> tuple[str, Mapping[s
             f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
             possible(config, settings),
         )
-    rate = min(config.optimizer.learning_rate / 4, at_peak)
+    rate = min(config.optimizer.learning_rate / 4, at_peak or math.inf)
     return f"Lower the learning rate, from {config.optimizer.learning_rate:g} to {rate:g}.", possible(
         config, {"optimizer.learning_rate": rate}
     )
