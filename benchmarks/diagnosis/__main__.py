@@ -100,11 +100,15 @@ def trained(case: Case, runs: Path) -> Path:
     """The run of a case, trained unless it is there."""
     run = runs / case.run_name
     if not RunFolder.is_run(run):
+        parent = None if case.warm_from is None else trained(case.warm_from, runs)
         print(f"training {case.name}", file=sys.stderr, flush=True)
-        sparring(
-            "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={case.run_name}",
-            *warm_model(case, runs), *case.overrides,
-        )  # fmt: skip
+        if parent is not None:
+            sparring("runs", "branch", str(parent), "--from", "0", "--name", case.run_name, case.overrides[-1])
+        else:
+            sparring(
+                "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={case.run_name}",
+                *warm_model(case, runs), *case.overrides,
+            )  # fmt: skip
     _refuse_unfinished(run)
     return run
 

@@ -33,6 +33,8 @@ class Case:
     """What mends the code, as settings."""
     more_steps: int = STEPS
     branch_from: int | None = None
+    warm_from: Case | None = None
+    """The first seed of the same recipe, whose warm start it shares."""
 
     @property
     def run_name(self) -> str:
@@ -59,11 +61,14 @@ def _healthy() -> Iterator[Case]:
     """Of other recipes, by a path from the root; those of the benchmark of hacks among them."""
     for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
         for name, table in _read(file).items():
+            first: Case | None = None
             for seed in table.get("seeds", [None]):
-                yield Case(
+                case = Case(
                     name=f"healthy/{name}" + ("" if seed is None else f"-seed-{seed}"), recipe=ROOT / table["recipe"],
-                    overrides=(*table.get("overrides", ()), *([] if seed is None else [f"run.seed={seed}"])),
+                    overrides=(*table.get("overrides", ()), *([] if seed is None else [f"run.seed={seed}"])), warm_from=first,
                 )  # fmt: skip
+                first = first or case
+                yield case
 
 
 def _case(name: str, recipe: Path, table: Mapping[str, Any]) -> Case:
