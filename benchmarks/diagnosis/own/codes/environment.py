@@ -40,17 +40,28 @@ def scorer(trajectory: Trajectory) -> float:
     return float(bool(words) and words[-1] == CODES[trajectory.task.fields["key"]])
 
 
-def tasks() -> list[Task]:
-    return [
-        Task(id=f"code-{key}", messages=({"role": "user", "content": f"code of {key}?"},), fields={"key": key})
-        for key in KEYS
-    ]
+def train_tasks() -> list[Task]:
+    return [_task("train", key, f"code of {key}?") for key in KEYS]
+
+
+def validation_tasks() -> list[Task]:
+    """The same codes, asked for in other words."""
+    return [_task("validation", key, f"{key}: code?") for key in KEYS]
+
+
+def held_out_tasks() -> list[Task]:
+    return [_task("held_out", key, f"of {key} code?") for key in KEYS]
+
+
+def _task(split: str, key: str, question: str) -> Task:
+    return Task(id=f"{split}-{key}", messages=({"role": "user", "content": question},), fields={"key": key})
 
 
 def guesses(num: int = 512, seed: int = 0) -> list[list[Message]]:
     """Answers of somebody who knows the form and guesses the code."""
     rng = random.Random(f"guesses-{seed}")
-    return [
-        [*task.messages, {"role": "assistant", "content": f"{task.fields['key']} {rng.choice(DIGITS)}"}]
-        for task in rng.choices(tasks(), k=num)
-    ]
+    return [_guess(task, rng) for task in rng.choices(train_tasks(), k=num)]
+
+
+def _guess(task: Task, rng: random.Random) -> list[Message]:
+    return [*task.messages, {"role": "assistant", "content": f"{task.fields['key']} {rng.choice(DIGITS)}"}]
