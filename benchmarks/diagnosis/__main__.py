@@ -91,7 +91,7 @@ def warm_model(case: Case, runs: Path) -> list[str]:
     if not model.is_dir():
         print(f"training {name}", file=sys.stderr, flush=True)
         if not RunFolder.is_run(runs / name):
-            sparring("train", str(recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={name}")
+            sparring("train", str(recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={name}")
         sparring("export", str(runs / name), str(model), "--merge")
     return [f"model.name={model}"]
 
@@ -106,7 +106,7 @@ def trained(case: Case, runs: Path) -> Path:
             sparring("runs", "branch", str(parent), "--from", "0", "--name", case.run_name, case.overrides[-1])
         else:
             sparring(
-                "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={case.run_name}",
+                "train", str(case.recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={case.run_name}",
                 *warm_model(case, runs), *case.overrides,
             )  # fmt: skip
     _refuse_unfinished(run)
