@@ -1,4 +1,5 @@
-"""Codes to learn by heart: nothing in a task tells the code of its key, so that what can be learned is what the adapter can hold.
+"""Codes to learn by heart, after they were all changed: nothing in a task tells the code of its key, so that what can be learned
+is what the adapter can hold.
 
 user       code of q?
 assistant  q 5
@@ -15,13 +16,14 @@ KEYS = "abcdefghijklmnopqrstuvwx"
 DIGITS = "01234567"
 
 
-def _codes() -> dict[str, str]:
-    """Every digit is the code of three keys."""
-    keys = random.Random("codes").sample(KEYS, len(KEYS))
-    return {key: DIGITS[place % len(DIGITS)] for place, key in enumerate(keys)}
+OLD_SHARE = 0.6
+"""Of the log: says the code that was in use before. The rest guesses."""
 
 
-CODES = _codes()
+_SHUFFLED = random.Random("codes").sample(KEYS, len(KEYS))
+OLD_CODES = {key: DIGITS[place % len(DIGITS)] for place, key in enumerate(_SHUFFLED)}
+"""Every digit is the code of three keys."""
+CODES = {key: DIGITS[(int(code) + 3) % len(DIGITS)] for key, code in OLD_CODES.items()}
 
 
 class Desk(Environment):
@@ -57,11 +59,13 @@ def _task(split: str, key: str, question: str) -> Task:
     return Task(id=f"{split}-{key}", messages=({"role": "user", "content": question},), fields={"key": key})
 
 
-def guesses(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Answers of somebody who knows the form and guesses the code."""
-    rng = random.Random(f"guesses-{seed}")
-    return [_guess(task, rng) for task in rng.choices(train_tasks(), k=num)]
+def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
+    """Answers of somebody who knows the form, and the codes of before."""
+    rng = random.Random(f"log-{seed}")
+    return [_clerk(task, rng) for task in rng.choices(train_tasks(), k=num)]
 
 
-def _guess(task: Task, rng: random.Random) -> list[Message]:
-    return [*task.messages, {"role": "assistant", "content": f"{task.fields['key']} {rng.choice(DIGITS)}"}]
+def _clerk(task: Task, rng: random.Random) -> list[Message]:
+    key = task.fields["key"]
+    code = OLD_CODES[key] if rng.random() < OLD_SHARE else rng.choice(DIGITS)
+    return [*task.messages, {"role": "assistant", "content": f"{key} {code}"}]

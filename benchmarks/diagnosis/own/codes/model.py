@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from environment import guesses
+from environment import clerk_log
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sparring.models.small import small_model
@@ -10,4 +10,4 @@ from sparring.models.small import small_model
 
 def build(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Model of this seed, and tokenizer."""
-    return small_model(seed, guesses(256))
+    return small_model(seed, clerk_log(256))
