@@ -16,7 +16,7 @@ KEYS = "abcdefghijklmnopqrstuvwx"
 DIGITS = "01234567"
 
 
-OLD_SHARE = 0.6
+OLD_SHARE = 0.3
 """Of the log: says the code that was in use before. The rest guesses."""
 
 
