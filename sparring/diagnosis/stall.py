@@ -166,6 +166,7 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
     follows = gained + LIKELY * error >= VALIDATION_SHARE * rise.value / reward_span(observed)
     if follows or room < 0.1 * reward_span(observed):
         return
+    best_step, _ = max(validations, key=lambda one: one[1][measured])
     scored = thirds(observed.series("rollout/score/mean"))
     by_heart = scored is not None and scored.exceeds(SURE) and scored.value >= 0.5 * rise.value / reward_span(observed)
     accused = sorted(
@@ -197,8 +198,8 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
     else:
         change = (
             f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; the "
-            "reward is "
-            "probably hacked."
+            f"reward is probably hacked. Branch from the checkpoint of step {best_step} or one close by, where {measured} was "
+            "best: what was unlearned since does not come back by itself."
         )
         confirm = (
             "`sparring review RUN RECIPE` with the mended reward: these episodes earn nothing; then validation follows "

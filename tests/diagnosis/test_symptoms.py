@@ -320,3 +320,10 @@ def test_tools_that_break_are_no_collapse_of_the_policy() -> None:
     found = said(run(falls, steps=30, metrics=lambda step: garbled if step > 20 else {}))
     assert found["tools.failing"].severity is Severity.WARNING
     assert found["stall.collapse"].severity is Severity.ERROR
+
+
+def test_a_hacked_reward_asks_to_go_back_to_where_validation_was_best() -> None:
+    observed = run(
+        rises(0.2, 0.9), change=lambda digest, step: replace(digest, score=0.2), validations={0: 0.3, 10: 0.35, 20: 0.1}
+    )
+    assert "the checkpoint of step 10" in said(observed)["stall.validation_flat"].change
