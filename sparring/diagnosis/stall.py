@@ -237,6 +237,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     fall = difference(values[peak : peak + WINDOW], values[-WINDOW:])
     if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE):
         return
+    fallen = next(place for place in range(peak, len(means)) if means[place] - floor <= DROPPED * top)
     steps = [one.step for one in observed.trained]
     norms = observed.series("training/grad_norm")
     change, settings = _for_collapse(observed, at_peak=observed.trained[peak].metrics.get("training/learning_rate"))
@@ -257,7 +258,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
-        confirm_after=max(JUDGE_AFTER, min(50, steps[-1] - steps[peak])),
+        confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + WINDOW - 1] - steps[peak])),
     )  # fmt: skip
 
 

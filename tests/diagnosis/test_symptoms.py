@@ -300,11 +300,12 @@ def test_a_collapse_under_a_rising_rate_asks_for_the_rate_of_the_peak() -> None:
     # The rate rises by 1e-4 a step, far beyond what the recipe's quarter would be.
     observed = run(
         falls,
-        steps=30,
+        steps=60,
         metrics=lambda step: {"training/learning_rate": 1e-4 * step},
         more=["optimizer.learning_rate=2e-2"],
     )
     found = said(observed)["stall.collapse"]
+    assert found.confirm_after == 25  # it falls at step 21, however long it lies there
     peak = found.evidence["peak_steps"]
     assert found.settings == {"optimizer.learning_rate": pytest.approx(1e-4 * peak[0])}
 
