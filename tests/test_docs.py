@@ -17,6 +17,8 @@ from sparring.algorithms.losses import LOSSES, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
 from sparring.config import Config, Section, load_config
 from sparring.data import read_tasks, split_tasks
+from sparring.detectors import DETECTORS
+from sparring.diagnosis import SYMPTOMS
 from sparring.environments import Environment, answer, tool_call
 from sparring.plugins import load_object
 from sparring.types import Outcome, Task, Trajectory
@@ -135,6 +137,22 @@ def test_every_metric_is_documented() -> None:
 def test_no_metric_is_documented_that_nothing_emits() -> None:
     patterns = emitted()
     assert {name for name in documented_metrics() if not any(p.fullmatch(name) for p in patterns)} == set()
+
+
+def test_what_watches_a_metric_is_a_rule_or_an_alert() -> None:
+    rows = [line for line in (ROOT / "docs" / "metrics.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    alerts = re.findall(r"alert: (\w+)", (ROOT / "sparring/templates/prometheus/alerts.yml").read_text("utf-8"))
+    there = {*DETECTORS, *SYMPTOMS, *alerts}
+    families = {f"{name.partition('.')[0]}.*" for name in there if "." in name}
+    watching = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[4])}
+    assert {"stall.groups_agree", "reward.rises_alone", "SparringTruncated", "stall.*"} <= watching
+    assert sorted(watching - there - families) == []
+
+
+def test_every_rule_of_the_diagnosis_is_documented() -> None:
+    text = (ROOT / "docs" / "diagnosis.md").read_text("utf-8").partition("\n## Rules")[2].partition("\n## ")[0]
+    rules = re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE)
+    assert rules == [name for name in SYMPTOMS if name != "change.judged"]  # has a section of its own
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -91,7 +91,7 @@ def warm_model(case: Case, runs: Path) -> list[str]:
     if not model.is_dir():
         print(f"training {name}", file=sys.stderr, flush=True)
         if not RunFolder.is_run(runs / name):
-            sparring("train", str(recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={name}")
+            sparring("train", str(recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={name}")
         sparring("export", str(runs / name), str(model), "--merge")
     return [f"model.name={model}"]
 
@@ -100,11 +100,15 @@ def trained(case: Case, runs: Path) -> Path:
     """The run of a case, trained unless it is there."""
     run = runs / case.run_name
     if not RunFolder.is_run(run):
+        parent = None if case.warm_from is None else trained(case.warm_from, runs)
         print(f"training {case.name}", file=sys.stderr, flush=True)
-        sparring(
-            "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}", f"run.name={case.run_name}",
-            *warm_model(case, runs), *case.overrides,
-        )  # fmt: skip
+        if parent is not None:
+            sparring("runs", "branch", str(parent), "--from", "0", "--name", case.run_name, case.overrides[-1])
+        else:
+            sparring(
+                "train", str(case.recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={case.run_name}",
+                *warm_model(case, runs), *case.overrides,
+            )  # fmt: skip
     _refuse_unfinished(run)
     return run
 
@@ -117,11 +121,12 @@ def branched(case: Case, run: Path, first: Finding) -> Path:
         return child
     print(f"branching {case.name}: {first.rule}", file=sys.stderr, flush=True)
     changes = overrides(first.settings) or list(case.mend)
-    start = RunFolder(run).status()["step"] if case.branch_from is None else case.branch_from
+    last = RunFolder(run).status()["step"]
+    start = last if case.branch_from is None else case.branch_from
     origin = [] if case.branch_from is None else ["--from", str(case.branch_from)]
     sparring(
         "runs", "branch", str(run), *origin, "--name", child.name, *changes,
-        f"schedule.max_steps={start + case.more_steps}",
+        f"schedule.max_steps={max(last, start + case.more_steps)}",
     )  # fmt: skip
     return child
 

@@ -33,6 +33,8 @@ class Case:
     """What mends the code, as settings."""
     more_steps: int = STEPS
     branch_from: int | None = None
+    warm_from: Case | None = None
+    """The first seed of the same recipe, whose warm start it shares."""
 
     @property
     def run_name(self) -> str:
@@ -49,7 +51,7 @@ def all_cases() -> list[Case]:
     tables = tomllib.loads((own / "cases.toml").read_text("utf-8"))
     blind = sorted((HERE / "blind").glob("*/case.toml"))
     return [
-        *(_case(f"own/{name}", own / "recipe.toml", table) for name, table in tables.items()),
+        *(_case(f"own/{name}", own / table.get("recipe", "recipe.toml"), table) for name, table in tables.items()),
         *(_case(f"blind/{path.parent.name}", path.parent / "recipe.toml", _read(path)) for path in blind),
         *_healthy(),
     ]
@@ -59,9 +61,14 @@ def _healthy() -> Iterator[Case]:
     """Of other recipes, by a path from the root; those of the benchmark of hacks among them."""
     for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
         for name, table in _read(file).items():
-            yield Case(
-                name=f"healthy/{name}", recipe=ROOT / table["recipe"], overrides=tuple(table.get("overrides", ()))
-            )
+            first: Case | None = None
+            for seed in table.get("seeds", [None]):
+                case = Case(
+                    name=f"healthy/{name}" + ("" if seed is None else f"-seed-{seed}"), recipe=ROOT / table["recipe"],
+                    overrides=(*table.get("overrides", ()), *([] if seed is None else [f"run.seed={seed}"])), warm_from=first,
+                )  # fmt: skip
+                first = first or case
+                yield case
 
 
 def _case(name: str, recipe: Path, table: Mapping[str, Any]) -> Case:

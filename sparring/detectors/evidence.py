@@ -213,14 +213,15 @@ class Siblings:
 
 def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episode]:
     """Those that the scorer rejects and that earn as much as right ones of their group; where that has none, as the usual right
-    one of all steps. None of them while nothing was right yet. All episodes must be judged."""
+    one of all steps. None of them while nothing was right yet, and none that earned nothing, or as little as any episode did:
+    what is not paid at all is not paid for being wrong. All episodes must be judged."""
+    everything = latest(history, len(history.steps))
     right = [
-        one
-        for one in latest(history, len(history.steps))
-        if one.digest.score is not None and one.digest.score >= history.success_threshold
+        one for one in everything if one.digest.score is not None and one.digest.score >= history.success_threshold
     ]
     if not right:
         return []
+    unpaid = min(0.0, *(one.digest.reward for one in everything))
     usual = median(one.digest.reward for one in right)
     siblings: dict[tuple[int, str], list[float]] = defaultdict(list)
     for one in right:
@@ -229,7 +230,9 @@ def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episod
     return [
         one
         for one in episodes
-        if score(one.digest) < history.success_threshold and one.digest.reward >= due.get(one.group, usual) - 1e-9
+        if score(one.digest) < history.success_threshold
+        and one.digest.reward > unpaid
+        and one.digest.reward >= due.get(one.group, usual) - 1e-9
     ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from statistics import fmean, variance
+from statistics import fmean
 
 from sparring.detectors.evidence import Estimate
 from sparring.diagnosis.observed import Observed
@@ -22,9 +23,15 @@ STALL_STEPS = 10
 
 
 def difference(before: Sequence[float], now: Sequence[float]) -> Estimate:
-    """Mean of `now` less mean of `before`, one number a step each; two steps at least."""
-    squares = [variance(part) / len(part) for part in (before, now)]
+    """Mean of `now` less mean of `before`, one number a step each; two steps at least. What a step is off by is taken from how
+    far neighbors lie apart (von Neumann 1941), so that a trend within a part is no noise."""
+    squares = [_noise(part) / len(part) for part in (before, now)]
     return Estimate(fmean(now) - fmean(before), math.sqrt(sum(squares)), len(before) + len(now) - 2)
+
+
+def _noise(values: Sequence[float]) -> float:
+    """Variance of a step about the course: half of the mean squared difference of neighbors."""
+    return fmean((after - before) ** 2 for before, after in itertools.pairwise(values)) / 2
 
 
 def thirds(values: Sequence[float]) -> Estimate | None:
@@ -51,7 +58,11 @@ def reward_span(observed: Observed) -> float:
 
 
 def is_flat(observed: Observed, last: int | None = None) -> bool:
-    """Whether the training reward stands still, over all steps or the `last` ones."""
-    values = observed.series("rollout/reward/mean")
-    values = values if last is None else values[-last:]
-    return len(values) >= STALL_STEPS and stands_still(values, reward_span(observed))
+    """Whether the training reward stands still, over all steps or the `last` ones: by its course, or since no step changed the
+    policy, so that it goes up and down with the tasks alone."""
+    values, idle = (observed.series(name) for name in ("rollout/reward/mean", "training/steps_without_signal"))
+    if last is not None:
+        values, idle = values[-last:], idle[-last:]
+    if len(values) < STALL_STEPS:
+        return False
+    return stands_still(values, reward_span(observed)) or (len(idle) == len(values) and all(idle))

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
 from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.course import JUDGE_AFTER, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible
+from sparring.diagnosis.proposal import SAME, possible, warmer
 from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 from sparring.history import Digest
@@ -21,11 +21,10 @@ MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
 """MTRL's bounds: episodes with a turn cut at the token limit, and episodes that use up their turns without an answer."""
 MOST_TOKENS = 8192
 """Of a turn, that MTRL allows."""
-TURNS_FACTOR = 1.5
 FEWEST = 24
 """Late episodes that a share is taken over."""
-MOST_TOOL_ERRORS = 0.15
-"""Share of the calls."""
+MOST_TOOL_ERRORS, BROKEN_TOOLS = 0.15, 0.5
+"""Share of the calls that fail; of those that raise, from which on nothing can be learned with the tools."""
 LOOP = 3
 """Calls of the same tool with the same arguments in one episode, from which on it goes round in circles."""
 MANY = 0.2
@@ -35,8 +34,6 @@ CERTAIN = -0.1
 """Mean log-probability of sampled tokens that are not certain: nine in ten of the probability goes to what is said."""
 SHORT_ANSWER = 2
 """Words."""
-SAME = 0.5
-"""Share of the groups whose episodes are all the same."""
 NEAR_LIMIT = 0.8
 """Of `max_turns`."""
 
@@ -59,7 +56,7 @@ def _repeats(digest: Digest) -> int:
 @symptom("tools.failing")
 def failing_tools(observed: Observed) -> Iterable[Finding]:
     """Many tool calls fail, and they do not become fewer. By kind: unknown tools, arguments that are no JSON or have the wrong
-    type are the policy's and the prompt's; tools that raise are the environment's."""
+    type are the policy's and the prompt's; tools that raise are the environment's. An error where half of the calls raise."""
     calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
     if not calls or not sum(calls[-LATE_STEPS:]):
         return
@@ -74,6 +71,7 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
         if name.startswith(prefix) and observed.now(name) > 0
     }
     worst = max(kinds, key=lambda kind: kinds[kind], default="tool_raised")
+    is_broken = worst == "tool_raised" and share >= BROKEN_TOOLS
     advice = {
         "unknown_tool": "Name the tools in the prompt as the environment does: the policy calls some that there are not.",
         "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that have it: arguments are no JSON.",
@@ -82,7 +80,7 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
     }
     yield Finding(
         rule="tools.failing",
-        severity=Severity.WARNING,
+        severity=Severity.ERROR if is_broken else Severity.WARNING,
         symptom=f"{share:.0%} of the last tool calls failed, mostly as {worst}.",
         evidence={
             "steps": observed.late_steps, "share": round(share, 4), "an_episode": {k: round(v, 4) for k, v in kinds.items()},
@@ -160,8 +158,8 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
 
 @symptom("budgets.turns_in_training")
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
-    """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles. Proposed are one
-    and a half times the turns that right episodes need (the 90th percentile), half as many again at least."""
+    """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles. Proposed
+    are twice as many: what the others need is not seen, since they were cut."""
     limit = _max_turns(observed)
     if len(observed.late) < FEWEST or limit is None:
         return
@@ -170,7 +168,6 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
         return
     needed = sorted(one.digest.num_turns for one in observed.late if observed.succeeds(one.digest))
     usual = needed[math.ceil(0.9 * len(needed)) - 1] if needed else limit
-    proposed = max(math.ceil(TURNS_FACTOR * usual), math.ceil(TURNS_FACTOR * limit))
     section = "agent" if observed.config.agent.is_foreign else "environment"
     yield Finding(
         rule="budgets.turns_in_training",
@@ -180,11 +177,11 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
             "steps": observed.late_steps, "share": round(share, 4), "max_turns": limit, "turns_of_right_episodes": usual,
             "success": round(observed.success, 4), "examples": shown(out),
         },
-        change=f"Raise max_turns to {proposed}.",
+        change=f"Double max_turns, to {2 * limit}.",
         confirm="Less than 10 % of the episodes end as max_turns.",
         step=observed.history.last_step,
         trajectories=named(out),
-        settings=possible(observed.config, {f"{section}.max_turns": proposed}),
+        settings=possible(observed.config, {f"{section}.max_turns": 2 * limit}),
         confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 
@@ -340,17 +337,12 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         or observed.now("training/entropy", 0.0) > 0.1
     ):
         return
-    groups: dict[object, set[object]] = defaultdict(set)
-    for one in observed.late:
-        groups[one.group].add((one.digest.said, one.digest.calls))
-    same = fmean(len(members) == 1 for members in groups.values())
-    if same < SAME:
+    if observed.equal_groups < SAME:
         return
     config = observed.config
-    settings: Mapping[str, Json] = {}
+    settings = warmer(observed)
     advice = "Give it tasks or demonstrations from which it can see better answers."
-    if config.sampling.temperature < 1:
-        settings = possible(config, {"sampling.temperature": 1.0})
+    if settings:
         advice = f"Sample as the policy is: sampling.temperature is {config.sampling.temperature:g}."
     elif not config.algorithm.entropy_coef:
         settings = possible(config, {"algorithm.entropy_coef": 0.01})
@@ -362,7 +354,8 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         evidence={
             "steps": observed.late_steps, "mean_logprob": round(certainty, 4),
             "entropy": round(observed.now("training/entropy"), 4),
-            "success": round(observed.success, 4), "groups_of_equal_episodes": round(same, 4), "examples": shown(observed.late),
+            "success": round(observed.success, 4), "groups_of_equal_episodes": round(observed.equal_groups, 4),
+            "examples": shown(observed.late),
         },
         change=advice,
         confirm="training/entropy rises, and groups have signal again.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -99,6 +100,14 @@ class Observed:
     def success(self) -> float:
         """Share of the late training episodes that are right."""
         return fmean(self.succeeds(one.digest) for one in self.late) if self.late else 0.0
+
+    @cached_property
+    def equal_groups(self) -> float:
+        """Share of the late groups whose episodes said and did the same, word for word."""
+        groups: dict[object, set[object]] = defaultdict(set)
+        for one in self.late:
+            groups[one.group].add((one.digest.said, one.digest.calls))
+        return fmean(len(members) == 1 for members in groups.values()) if groups else 0.0
 
     @property
     def is_solved(self) -> bool:

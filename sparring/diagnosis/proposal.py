@@ -7,8 +7,12 @@ from collections.abc import Mapping
 
 from sparring.config import Config, validate
 from sparring.config.recipe import tables
+from sparring.diagnosis.observed import Observed
 from sparring.errors import ConfigError
 from sparring.types import Json
+
+SAME = 0.5
+"""Share of the groups whose episodes are all the same, from which on there is nothing to choose among."""
 
 
 def overrides(settings: Mapping[str, Json]) -> list[str]:
@@ -23,6 +27,13 @@ def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]
     except ConfigError:
         return {}
     return settings
+
+
+def warmer(observed: Observed) -> Mapping[str, Json]:
+    """Sampling as the policy is, where it is colder and most groups hold one episode several times over; else nothing."""
+    if observed.config.sampling.temperature >= 1 or observed.equal_groups < SAME:
+        return {}
+    return possible(observed.config, {"sampling.temperature": 1.0})
 
 
 def value_of(config: Config, key: str) -> Json:

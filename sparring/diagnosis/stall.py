@@ -21,7 +21,7 @@ from sparring.diagnosis.course import (
     thirds,
 )
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible
+from sparring.diagnosis.proposal import possible, warmer
 from sparring.diagnosis.registry import SYMPTOMS, symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -166,6 +166,7 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
     follows = gained + LIKELY * error >= VALIDATION_SHARE * rise.value / reward_span(observed)
     if follows or room < 0.1 * reward_span(observed):
         return
+    best_step, _ = max(validations, key=lambda one: one[1][measured])
     scored = thirds(observed.series("rollout/score/mean"))
     by_heart = scored is not None and scored.exceeds(SURE) and scored.value >= 0.5 * rise.value / reward_span(observed)
     accused = sorted(
@@ -197,8 +198,8 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
     else:
         change = (
             f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; the "
-            "reward is "
-            "probably hacked."
+            f"reward is probably hacked. Branch from the checkpoint of step {best_step} or one close by, where {measured} was "
+            "best: what was unlearned since does not come back by itself."
         )
         confirm = (
             "`sparring review RUN RECIPE` with the mended reward: these episodes earn nothing; then validation follows "
@@ -222,7 +223,9 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
 def collapse(observed: Observed) -> Iterable[Finding]:
     """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
     when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
-    the learning rate."""
+    the learning rate. Where the tools are broken, it is not the policy that fell."""
+    if any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.said):
+        return
     values = observed.series("rollout/reward/mean")
     lowest = observed.series("rollout/reward/min")
     if len(values) < 3 * WINDOW or not lowest:
@@ -234,9 +237,10 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     fall = difference(values[peak : peak + WINDOW], values[-WINDOW:])
     if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE):
         return
+    fallen = next(place for place in range(peak, len(means)) if means[place] - floor <= DROPPED * top)
     steps = [one.step for one in observed.trained]
     norms = observed.series("training/grad_norm")
-    change, settings = _for_collapse(observed)
+    change, settings = _for_collapse(observed, at_peak=observed.trained[peak].metrics.get("training/learning_rate"))
     yield Finding(
         rule="stall.collapse",
         severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
@@ -254,7 +258,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
-        confirm_after=max(JUDGE_AFTER, min(50, steps[-1] - steps[peak])),
+        confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + WINDOW - 1] - steps[peak])),
     )  # fmt: skip
 
 
@@ -383,6 +387,13 @@ def _for_agreeing_groups(
         )
     if right == 1:
         return "Every episode earns the most there is: give it harder tasks.", {}
+    settings = warmer(observed)
+    if settings:
+        return (
+            f"In {observed.equal_groups:.0%} of the groups all episodes are the same word for word: sample as the policy is, "
+            f"sampling.temperature is {observed.config.sampling.temperature:g}.",
+            settings,
+        )
     mixed = [one for one in tallies.values() if 0 < one.right < one.played]
     settings = _choice_of_tasks(observed) if mixed else {}
     if settings:
@@ -409,7 +420,8 @@ def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
     return {}
 
 
-def _for_collapse(observed: Observed) -> tuple[str, Mapping[str, Json]]:
+def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Mapping[str, Json]]:
+    """`at_peak`: the learning rate with which the reward still rose, where it is known."""
     config = observed.config
     if config.rollout.max_steps_off_policy > 0:
         settings: dict[str, Json] = {"rollout.max_steps_off_policy": 0}
@@ -429,9 +441,9 @@ def _for_collapse(observed: Observed) -> tuple[str, Mapping[str, Json]]:
             f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
             possible(config, settings),
         )
-    rate = config.optimizer.learning_rate
-    return f"Lower the learning rate to a quarter, from {rate:g}.", possible(
-        config, {"optimizer.learning_rate": rate / 4}
+    rate = min(config.optimizer.learning_rate / 4, at_peak or math.inf)
+    return f"Lower the learning rate, from {config.optimizer.learning_rate:g} to {rate:g}.", possible(
+        config, {"optimizer.learning_rate": rate}
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
 from sparring.detectors.evidence import Episode, named
 from sparring.diagnosis.course import JUDGE_AFTER, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible, value_of
+from sparring.diagnosis.proposal import possible, value_of, warmer
 from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
-from sparring.history import Digest
+from sparring.history import Digest, StepRecord
+from sparring.ledger.attempts import INFRASTRUCTURE
+from sparring.ledger.states import DiscardReason
 from sparring.types import Json
 
 STALLED, STALLED_SECONDS = 6.0, 60.0
@@ -76,34 +79,66 @@ def stalled(observed: Observed) -> Iterable[Finding]:
 
 @symptom("environment.failures")
 def failures(observed: Observed) -> Iterable[Finding]:
-    """More than 1 % of the attempts at an episode were lost to infrastructure: the environment, an agent or an endpoint failed,
-    or was not done in time. An error from a fifth on. They are in no mean, so that nothing else shows them."""
-    attempts = observed.attempts
-    failed = sum(attempts.failed.values())
-    total = attempts.played + failed
-    if total < FEWEST_ATTEMPTS or failed / total <= MOST_FAILED:
+    """More than 1 % of the last attempts at an episode were lost to infrastructure: the environment, an agent or an endpoint
+    failed, or was not done in time. An error from a fifth on. They are in no mean, so that nothing else shows them."""
+    lost = _lost_attempts(observed)
+    failed = sum(lost.by_reason.values())
+    if lost.total < FEWEST_ATTEMPTS or failed / lost.total <= MOST_FAILED:
         return
-    worst = max(attempts.failed, key=lambda reason: attempts.failed[reason])
+    worst = max(lost.by_reason, key=lambda reason: lost.by_reason[reason])
     timeout = observed.config.rollout.rollout_timeout
-    is_late = worst == "env_timeout"
+    is_late = worst == DiscardReason.ENV_TIMEOUT
     yield Finding(
         rule="environment.failures",
-        severity=Severity.ERROR if failed / total >= BROKEN else Severity.WARNING,
-        symptom=f"{failed / total:.1%} of {total} attempts at an episode were lost to infrastructure, mostly as {worst}.",
+        severity=Severity.ERROR if failed / lost.total >= BROKEN else Severity.WARNING,
+        symptom=f"{failed / lost.total:.1%} of the last {lost.total:.0f} attempts at an episode were lost to infrastructure, "
+        f"mostly as {worst}.",
         evidence={
-            "attempts": total, "failed": dict(attempts.failed), "lost_episodes_a_step": round(observed.now("rollout/lost"), 2),
-            "last": attempts.detail,
+            "steps": lost.steps, "attempts": lost.total, "failed": dict(lost.by_reason),
+            "lost_episodes_a_step": round(observed.now("rollout/lost"), 2), "last": observed.attempts.detail,
         },
         change=f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for."
         if is_late
         else "Mend the environment: read what it raised (the ledger keeps it); `sparring check RECIPE --only environment` "
         "plays it "
         "without the model.",
-        confirm="Less than 1 % of the attempts fail.",
+        confirm="Less than 1 % of the attempts fail (rollout/failed_attempts falls).",
         step=observed.history.last_step if observed.history.steps else 0,
         settings=possible(observed.config, {"rollout.rollout_timeout": 2 * timeout}) if is_late else {},
-        confirm_after=JUDGE_AFTER,
+        confirm_after=LATE_STEPS,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """Attempts of some steps, and those of them that infrastructure took."""
+
+    steps: list[int]
+    """First and last of them; empty where no step counted them."""
+    total: float
+    by_reason: Mapping[str, float]
+
+
+def _lost_attempts(observed: Observed) -> _Lost:
+    """Of the last steps, and of as many before as make their number worth a share: what was mended since does not count. Of a
+    run without a step that counted them, all that the ledger knows."""
+    counted = [one for one in observed.trained if "rollout/failed_attempts" in one.metrics]
+    if not counted:
+        failed = observed.attempts.failed
+        return _Lost(steps=[], total=float(observed.attempts.played + sum(failed.values())), by_reason=failed)
+    num_steps = LATE_STEPS
+    while num_steps < len(counted) and _sum(counted[-num_steps:], "rollout/attempts") < FEWEST_ATTEMPTS:
+        num_steps += 1
+    last = counted[-num_steps:]
+    by_reason = {str(reason): _sum(last, f"rollout/discarded/{reason}") for reason in INFRASTRUCTURE}
+    return _Lost(
+        steps=[last[0].step, last[-1].step], total=_sum(last, "rollout/attempts"),
+        by_reason={reason: count for reason, count in by_reason.items() if count},
+    )  # fmt: skip
+
+
+def _sum(records: Sequence[StepRecord], name: str) -> float:
+    return sum(one.metrics.get(name, 0.0) for one in records)
 
 
 @symptom("system.mismatch")
@@ -199,9 +234,12 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         if observed.late
         else 0.0
     )
-    settings: Mapping[str, Json] = {}
-    if 0 < right < 1:
+    settings, change = warmer(observed), "Sample as the policy is: the episodes of a group are the same word for word."
+    if not settings and 0 < right < 1:
         settings = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
+        change = "Play larger groups: some episodes do succeed."
+    if not settings:
+        change = "Play easier tasks, or pay for parts of an answer."
     yield Finding(
         rule="system.filtered",
         severity=Severity.WARNING,
@@ -213,8 +251,7 @@ def filtered(observed: Observed) -> Iterable[Finding]:
             "replaced_groups": round(observed.now("rollout/replaced_groups"), 2),
             "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4), "success": round(right, 4),
         },
-        change="Play larger groups: some episodes do succeed." if settings else "Play easier tasks, or pay for parts of an "
-        "answer.",
+        change=change,
         confirm="training/steps_without_signal stays at 0.",
         step=observed.history.last_step,
         settings=settings,

@@ -118,6 +118,14 @@ def test_a_policy_that_is_paid_for_it_comes_to_do_it_and_is_named(rule: str) -> 
     assert all(one.step is not None and one.symptom and one.change and one.confirm for one in said_of_it)
 
 
+def test_a_reward_that_pays_nobody_pays_no_wrong_answer() -> None:
+    for unpaid in (0.0, -1.0):  # nothing, and the least there is
+        run = played([right(0.3), wrong(0.7)], lambda one, unpaid=unpaid: Reward(total=unpaid), prompt="what is it?")
+        assert findings(run, "reward.paid_for_wrong") == []
+    run = played([right(0.3), wrong(0.7)], lambda one: Reward(total=1.0), prompt="what is it?")
+    assert [one.rule for one in findings(run, "reward.paid_for_wrong")][:1] == ["reward.paid_for_wrong"]
+
+
 @pytest.mark.parametrize("rule", HACKS)
 def test_the_same_scripts_under_a_reward_that_asks_for_the_answer_are_left_alone(rule: str) -> None:
     scripts, _, prompt = HACKS[rule]

@@ -1,5 +1,6 @@
 """Each rule on a run that shows its symptom, with the change it proposes, and on one that looks like it and is healthy."""
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from sparring.config import validate
 from sparring.config.recipe import tables
 from sparring.diagnosis import SYMPTOMS, Observed, Progress, diagnosed
+from sparring.diagnosis.course import difference
 from sparring.diagnosis.proposal import overrides
 from sparring.findings import Severity
 from sparring.history import Call, Digest
@@ -16,6 +18,14 @@ from sparring.types import Outcome
 from tests.diagnosis.made import changed, rises, run, said
 
 GET = Call(name="get", arguments='{"key": "b"}')
+
+
+def attempts(total: float, *, failed: float) -> dict[str, float]:
+    """Of a step, as they are counted."""
+    return {
+        "rollout/attempts": total, "rollout/failed_attempts": failed,
+        "rollout/discarded/infra_error": failed, "rollout/discarded/env_timeout": 0.0,
+    }  # fmt: skip
 
 
 def unpaid(digest: Digest, step: int) -> Digest:
@@ -116,7 +126,8 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     "difficulty.calibration": (run(lambda step, task: rises(0.1, 0.8)(step, task) if task % 5 < 2 else 0.0), set(),
     Severity.NOTE),
     "environment.failures": (
-        run(attempts=Attempts(played=960, failed={"infra_error": 40}, detail="no connection")), set(), Severity.WARNING,
+        # Of 50 attempts a step, 2 fail: 10 of the last 250.
+        run(metrics=lambda step: attempts(50.0, failed=2.0)), set(), Severity.WARNING,
     ),
     "system.stalled": (
         run(progress=Progress(status="running", seconds_since_last=300.0)), set(), Severity.ERROR,
@@ -167,7 +178,11 @@ HEALTHY: dict[str, Observed] = {
     "evaluation.confidently_wrong": run(0.97, metrics=lambda step: {"rollout/logprob/nz_mean": -0.02}),
     "evaluation.completion": run(rises(0.05, 0.6)),
     "difficulty.calibration": run(rises(0.2, 0.6)),
-    "environment.failures": run(attempts=Attempts(played=960, failed={"infra_error": 9})),
+    # A third was lost until step 15, and nothing since.
+    "environment.failures": run(
+        metrics=lambda step: attempts(60.0, failed=20.0 if step <= 15 else 0.0),
+        attempts=Attempts(played=960, failed={"infra_error": 300}),
+    ),
     "system.stalled": run(progress=Progress(status="running", seconds_since_last=30.0)),
     "system.mismatch": run(metrics=lambda step: {"training/logprob_difference_mean": 0.01}, more=["model.precision=bf16"]),
     "system.stale": run(
@@ -244,3 +259,72 @@ def test_an_alarm_of_the_system_silences_the_advice_that_it_explains() -> None:
     found = diagnosed("runs/x", observed)
     assert [one.rule for one in found.findings] == ["system.stalled"]
     assert ("stall.groups_agree", "system.stalled") in {(one.finding.rule, one.by) for one in found.silenced}
+
+
+def test_a_run_that_never_finished_a_step_is_judged_by_its_ledger() -> None:
+    lost = Attempts(played=10, failed={"infra_error": 60, "env_timeout": 30}, detail="no connection")
+    found = said(replace(run(steps=0), attempts=lost))["environment.failures"]
+    # 90 of 100.
+    assert found.severity is Severity.ERROR
+    assert found.symptom.startswith("90.0% of the last 100 attempts")
+    assert found.evidence["last"] == "no connection"
+
+
+def test_a_trend_within_a_part_is_no_noise() -> None:
+    # Neighbors lie 0.1 apart, half of its square is 0.005: sqrt(2 * 0.005 / 4).
+    change = difference([0.0, 0.1, 0.2, 0.3], [0.4, 0.5, 0.6, 0.7])
+    assert (change.value, change.error) == (pytest.approx(0.4), pytest.approx(0.05))
+
+
+def as_tasks_come(step: int, task: int) -> float:
+    """All members of a group are right, or none."""
+    return float(random.Random(f"{step}/{task}").random() < 0.5)
+
+
+@pytest.mark.parametrize(("temperature", "asked_for"), [(0.2, "sampling.temperature"), (1.0, "batch.group_size")])
+def test_a_reward_that_nothing_was_learned_from_stands_still_whatever_tasks_come(
+    temperature: float, asked_for: str
+) -> None:
+    # Eight groups a step, each right or wrong as a whole: the mean of a step is off by 0.18, too noisy for a course.
+    observed = run(
+        as_tasks_come, num_tasks=10_000, more=[f"sampling.temperature={temperature}", "batch.refill_groups=8"]
+    )
+    diagnosis = diagnosed("runs/x", observed)
+    assert diagnosis.first is not None
+    assert diagnosis.first.rule == "stall.groups_agree"
+    assert set(diagnosis.first.settings) == {asked_for}
+    assert ("system.filtered", "stall.groups_agree") in {(one.finding.rule, one.by) for one in diagnosis.silenced}
+
+
+def test_a_collapse_under_a_rising_rate_asks_for_the_rate_of_the_peak() -> None:
+    # The rate rises by 1e-4 a step, far beyond what the recipe's quarter would be.
+    observed = run(
+        falls,
+        steps=60,
+        metrics=lambda step: {"training/learning_rate": 1e-4 * step},
+        more=["optimizer.learning_rate=2e-2"],
+    )
+    found = said(observed)["stall.collapse"]
+    assert found.confirm_after == 25  # it falls at step 21, however long it lies there
+    peak = found.evidence["peak_steps"]
+    assert found.settings == {"optimizer.learning_rate": pytest.approx(1e-4 * peak[0])}
+
+
+def test_tools_that_break_are_no_collapse_of_the_policy() -> None:
+    # From step 21 on, as the reward falls, every call raises.
+    raised = {"rollout/agent/tool_errors": 1.0, "rollout/agent/tool_errors/tool_raised": 1.0}
+    found = said(run(falls, steps=30, metrics=lambda step: raised if step > 20 else {}))
+    assert found["tools.failing"].severity is Severity.ERROR
+    assert "stall.collapse" not in found
+    # Calls that the policy writes badly go with its fall.
+    garbled = {"rollout/agent/tool_errors": 1.0, "rollout/agent/tool_errors/bad_json": 1.0}
+    found = said(run(falls, steps=30, metrics=lambda step: garbled if step > 20 else {}))
+    assert found["tools.failing"].severity is Severity.WARNING
+    assert found["stall.collapse"].severity is Severity.ERROR
+
+
+def test_a_hacked_reward_asks_to_go_back_to_where_validation_was_best() -> None:
+    observed = run(
+        rises(0.2, 0.9), change=lambda digest, step: replace(digest, score=0.2), validations={0: 0.3, 10: 0.35, 20: 0.1}
+    )
+    assert "the checkpoint of step 10" in said(observed)["stall.validation_flat"].change

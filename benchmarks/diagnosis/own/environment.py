@@ -37,7 +37,7 @@ class World(Environment):
     `busy`       tasks of even number: the tool is always busy
     `always_busy` all tasks: busy at every call
     `lost`       every twentieth episode cannot be prepared
-    `slow`       every call takes a quarter of a second
+    `slow`       every call takes a tenth of a second
     `straggler`  the first call of every sixtieth episode takes three seconds
     `leak`       every episode leaves half a megabyte behind
     """
@@ -46,7 +46,7 @@ class World(Environment):
 
     def __init__(self, fault: str = "") -> None:
         self._fault = fault
-        self._seconds = {"slow": 0.25}.get(fault, 0.0)
+        self._seconds = {"slow": 0.1}.get(fault, 0.0)
 
     def reset(self, task: Task) -> None:
         number = next(_episodes)
