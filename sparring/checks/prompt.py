@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, as_object, tagged, text_of
 from sparring.checks.episodes import Episode, clipped, episodes_of, judged
-from sparring.checks.golds import Golds, golds_of, with_last
+from sparring.checks.golds import Gold, Golds, golds_of, with_last
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
 from sparring.environments import answer
@@ -21,6 +21,8 @@ from sparring.types import Json, Message, Task
 
 EXAMPLE_CHARS = 4_000
 """What is longer is an input and no example of an answer."""
+MOST_FORMS = 4
+"""Of answers, whose prompts are read."""
 _PLACEHOLDER = re.compile(r"<[^<>\n]{1,60}>|\.\.\.|…")
 _NO_NAMES = re.compile(
     "right|correct|first|second|next|last|following|same|appropriate|given|relevant|one|it|them|each|tools?|functions?|proper|"
@@ -76,21 +78,33 @@ async def example(subject: Subject) -> Iterable[Finding]:
     golds = await golds_of(subject)
     if golds is None or not golds.form.is_json or not golds.labels():
         return []
-    task = next(iter(golds.by_task.values())).task
-    prompt = await prompt_of(subject, task)
-    shown = _closest(examples(prompt, golds.form), golds)
-    if shown is None:
-        return _unnamed(subject, golds, prompt)
-    return [*_fields_that_differ(golds, shown), *_types_that_differ(golds, shown), *_not_json(shown)]
+    for gold, own in _one_of_each_form(golds):
+        prompt = await prompt_of(subject, gold.task)
+        shown = _closest(examples(prompt, golds.form), golds)
+        if shown is None:
+            found = _unnamed(subject, own, prompt)
+        else:
+            found = [*_fields_that_differ(golds, own, shown), *_types_that_differ(golds, shown), *_not_json(shown)]
+        if found:
+            return found
+    return []
 
 
-def _fields_that_differ(golds: Golds, shown: Example) -> Iterator[Finding]:
-    scored = list(golds.labels())
-    missing = [name for name in scored if name not in shown.fields]
-    unknown = [name for name in shown.fields if name not in scored]
+def _one_of_each_form(golds: Golds) -> list[tuple[Gold, tuple[str, ...]]]:
+    """A right episode of each form of answer, and its fields: tasks of several kinds have prompts and answers of their own."""
+    forms: dict[frozenset[str], tuple[Gold, tuple[str, ...]]] = {}
+    for gold in golds.by_task.values():
+        if gold.parts is not None:
+            forms.setdefault(frozenset(gold.parts), (gold, tuple(gold.parts)))
+    return list(forms.values())[:MOST_FORMS]
+
+
+def _fields_that_differ(golds: Golds, own: Sequence[str], shown: Example) -> Iterator[Finding]:
+    missing = [name for name in own if name not in shown.fields]
+    unknown = [name for name in shown.fields if name not in golds.labels()]
     if not missing and not unknown:
         return
-    near = {name: difflib.get_close_matches(name, missing or scored, n=1) for name in unknown}
+    near = {name: difflib.get_close_matches(name, missing or own, n=1) for name in unknown}
     said = []
     if missing:
         said.append(f"lacks the scored field{'s' * (len(missing) > 1)} {', '.join(missing)}")
@@ -101,7 +115,7 @@ def _fields_that_differ(golds: Golds, shown: Example) -> Iterator[Finding]:
         symptom=f"The prompt's example of an answer {' and '.join(said)}.",
         evidence={
             "example": clipped(shown.body), "missing": missing, "unknown": unknown,
-            "nearest": {name: match[0] for name, match in near.items() if match}, "scored": scored,
+            "nearest": {name: match[0] for name, match in near.items() if match}, "scored": list(own),
         },
         change="Give the example every scored field and no other, spelled as in the ground truth.",
         confirm="The example's fields are those of the expert's answer.",
@@ -145,10 +159,10 @@ def _not_json(shown: Example) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _unnamed(subject: Subject, golds: Golds, prompt: str) -> list[Finding]:
+def _unnamed(subject: Subject, own: Sequence[str], prompt: str) -> list[Finding]:
     """Scored fields of which the policy is told nowhere, in a prompt without example."""
     told = prompt + json.dumps(subject.tool_schemas)
-    hidden = [name for name in golds.labels() if name not in told]
+    hidden = [name for name in own if name not in told]
     if not hidden:
         return []
     learns = subject.config.warm_start is not None
@@ -156,7 +170,7 @@ def _unnamed(subject: Subject, golds: Golds, prompt: str) -> list[Finding]:
         Finding(
             rule="prompt.example", severity=Severity.WARNING if learns else Severity.ERROR,
             symptom=f"The prompt names nowhere the scored field{'s' * (len(hidden) > 1)} {', '.join(hidden)}.",
-            evidence={"hidden": hidden, "scored": list(golds.labels())},
+            evidence={"hidden": hidden, "scored": list(own)},
             change="Say in the prompt which fields an answer has, best by an example in its form.",
             confirm="Every scored field stands in the prompt.",
         )

@@ -60,6 +60,11 @@ def test_what_is_clean_gives_no_error_and_at_most_two_warnings(folder: Path) -> 
     )
 
 
+def test_tasks_of_several_kinds_have_examples_of_their_own() -> None:
+    # Two domains by turns: one is answered with `action` and `slip`, the other with `action`, `twins` and `good`.
+    assert [one.symptom for one in findings(ROOT / "recipes" / "sop_small", only="prompt.example")] == []
+
+
 def test_every_rule_has_a_planted_defect() -> None:
     # Those that need a model are in test_round_trip.py and test_baseline_findings.py.
     rules = {name for name, one in CHECKS.items() if one.family in FAMILIES} - {"prompt.round_trip", "reward.baseline"}
