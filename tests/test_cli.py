@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
+from sparring.cli.command import reported
 from sparring.config import load_config
 from sparring.data import read_tasks, split_tasks
 from sparring.environments import record_demonstration
+from sparring.errors import RewardError
 from sparring.tracking import LocalTracker, RunFolder
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Outcome, Trajectory
@@ -146,6 +149,25 @@ def test_a_failed_run_says_so_in_its_folder() -> None:
     status = RunFolder(Path("runs/one")).status()
     assert status["status"] == "failed"
     assert "no number" in status["reason"]
+
+
+def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def scorer(said: str) -> float:
+        return float(said)
+
+    @reported
+    def command() -> None:
+        try:
+            scorer("seven")
+        except ValueError as error:
+            raise RewardError(f"Scorer 'mine:scorer' raised {error!r} on trajectory a.") from error
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 1
+    said = capsys.readouterr().err
+    line = scorer.__code__.co_firstlineno + 1
+    assert f"It was raised in {__file__}, line {line}, in scorer." in said
 
 
 def test_a_bug_is_reported_with_a_file_that_holds_the_traceback() -> None:

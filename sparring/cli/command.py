@@ -33,7 +33,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except SparringError as error:
-            typer.echo(masked(f"error: {error}"), err=True)
+            typer.echo(masked(f"error: {error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}"), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -100,6 +100,14 @@ def main() -> None:
 def run_path(run: Path) -> Path:
     """A run by path, or by its name in `runs/`."""
     return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+
+
+def _raised_at(error: BaseException | None) -> str:
+    """Where the user's code failed; nothing when nothing of his raised."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    return (
+        f"\nIt was raised in {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}." if frames else ""
+    )
 
 
 def _report_bug(error: Exception) -> None:
