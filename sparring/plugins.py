@@ -9,12 +9,19 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from sparring.errors import UsageError
+
+_PREFIX = "sparring_recipe_"
+_importing = threading.RLock()
+_plain: dict[Path, dict[str, ModuleType]] = {}
+"""What the files of each recipe's folder imported from it, by plain name."""
 
 
 def load_object(reference: str, *, beside: Path) -> Any:
@@ -77,23 +84,56 @@ def _load_module(name: str, beside: Path) -> ModuleType:
 def _load_file(name: str, file: Path) -> ModuleType:
     """Import a file under a name of its own, so that two recipes may both have an `environment.py`."""
     path = file.resolve()
-    unique = (
-        f"sparring_recipe_{hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()}_{name.replace('.', '_')}"
-    )
-    if unique in sys.modules:
-        return sys.modules[unique]
-    spec = importlib.util.spec_from_file_location(unique, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
-    # Files of a recipe may import each other by their plain names.
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[unique]
-        raise
-    finally:
-        sys.path.remove(str(path.parent))
+    unique = f"{_PREFIX}{hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()}_{name.replace('.', '_')}"
+    with _importing, _plain_names_of(path.parent) as plain:
+        if unique in sys.modules:
+            return sys.modules[unique]
+        if name in plain:
+            return plain[name]
+        spec = importlib.util.spec_from_file_location(unique, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[unique] = module
+        # One that a file beside it imports by its plain name is this one, not a second of the same file.
+        is_plain = "." not in name and sys.modules.setdefault(name, module) is module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[unique]
+            if is_plain:
+                del sys.modules[name]
+            raise
     return module
+
+
+@contextmanager
+def _plain_names_of(folder: Path) -> Iterator[Mapping[str, ModuleType]]:
+    """Files of a recipe import each other by plain names, which mean this recipe's files and no other's meanwhile.
+
+    Gives what has been imported so. It stays importable until another recipe's files are imported.
+    """
+    own = _plain.setdefault(folder, {})
+    for other, modules in _plain.items():
+        if other != folder:
+            for name, module in modules.items():
+                if sys.modules.get(name) is module:
+                    del sys.modules[name]
+    for name, module in own.items():
+        sys.modules.setdefault(name, module)
+    before = {name.partition(".")[0] for name in sys.modules} - set(own)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield own
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            top = name.partition(".")[0]
+            if top not in before and not top.startswith(_PREFIX) and _stands_in(folder, top, module):
+                own[name] = module
+
+
+def _stands_in(folder: Path, top: str, module: ModuleType) -> bool:
+    file = Path(getattr(module, "__file__", None) or "/")
+    return file == folder / f"{top}.py" or file.is_relative_to(folder / top)

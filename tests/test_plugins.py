@@ -42,7 +42,40 @@ def test_files_of_a_recipe_import_each_other_and_leave_the_path_as_it_was(tmp_pa
     before = list(sys.path)
     assert load_object("environment:GREETING", beside=tmp_path) == "hello"
     assert sys.path == before
-    del sys.modules["words_of_this_test"]
+
+
+def test_a_plain_name_means_the_file_of_the_recipe_that_imports_it(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, "environment.py", f"WHO = {name!r}\n")
+        write(tmp_path / name, "model.py", "from environment import WHO\n")
+        write(tmp_path / name, "reward.py", "import environment\nfrom model import WHO\nBOTH = WHO + environment.WHO\n")
+    order = [("a", "model:WHO"), ("b", "model:WHO"), ("a", "reward:BOTH"), ("b", "reward:BOTH")]
+    assert [load_object(reference, beside=tmp_path / name) for name, reference in order] == ["a", "b", "aa", "bb"]
+
+
+@pytest.mark.parametrize("order", [("environment:World", "model:World"), ("model:World", "environment:World")])
+def test_a_file_that_is_named_and_imported_is_run_once(tmp_path: Path, order: tuple[str, str]) -> None:
+    write(tmp_path, "environment.py", "class World: ...\n")
+    write(tmp_path, "model.py", "from environment import World\n")
+    one, other = (load_object(reference, beside=tmp_path) for reference in order)
+    assert one is other
+
+
+def test_a_file_that_raised_is_run_anew_when_it_is_mended(tmp_path: Path) -> None:
+    write(tmp_path, "helper_of_this_test.py", "WHO = 'helper'\n")
+    write(tmp_path, "environment.py", "from helper_of_this_test import WHO\nraise ValueError(WHO)\n")
+    with pytest.raises(UsageError, match="ValueError: helper"):
+        load_object("environment:WHO", beside=tmp_path)
+    write(tmp_path, "environment.py", "from helper_of_this_test import WHO\n")
+    assert load_object("environment:WHO", beside=tmp_path) == "helper"
+
+
+def test_a_package_beside_a_recipe_is_this_recipes_too(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, "parts_of_this_test/__init__.py", "")
+        write(tmp_path / name, "parts_of_this_test/words.py", f"WHO = {name!r}\n")
+        write(tmp_path / name, "environment.py", "from parts_of_this_test.words import WHO\n")
+    assert [load_object("environment:WHO", beside=tmp_path / name) for name in ("a", "b")] == ["a", "b"]
 
 
 def test_names_inside_classes_and_folders_are_reached_with_dots(tmp_path: Path) -> None:

@@ -344,7 +344,10 @@ def broken(world: World, folder: Path) -> list[str]:
     problems += [f"group {place} was trained in {steps}" for place, steps in steps_of_place.items() if len(steps) > 1]
     members = [(_place(one.id), one.attempt) for one in trained]
     problems += [f"{member} was trained twice" for member in set(members) if members.count(member) > 1]
+    # A run that dies after its last checkpoint has nothing more to train: what that one holds as in play stays unplayed.
+    last = json.loads(disk.checkpoints[world.num_steps])
     seen = {_place(one.id) for one in rollouts if one.reason is not DiscardReason.REWOUND}
+    seen |= {place for place, _ in last["outstanding"]}
     problems += [f"group {place} was skipped" for place in range(max(steps_of_place, default=-1)) if place not in seen]
 
     if {one.step for one in trained} != set(range(1, world.num_steps + 1)):
