@@ -109,16 +109,15 @@ def _load_file(name: str, file: Path) -> ModuleType:
 
 @contextmanager
 def _plain_names_of(folder: Path) -> Iterator[Mapping[str, ModuleType]]:
-    """Files of a recipe import each other by plain names, which mean this recipe's files and no other's meanwhile.
+    """Files of a recipe import each other by plain names, which mean this recipe's files and no other's of the same name.
 
-    Gives what has been imported so. It stays importable until another recipe's files are imported.
+    Gives what has been imported so. It stays importable until another recipe has a file of that name.
     """
     own = _plain.setdefault(folder, {})
-    for other, modules in _plain.items():
-        if other != folder:
-            for name, module in modules.items():
-                if sys.modules.get(name) is module:
-                    del sys.modules[name]
+    for name, module in [pair for other, modules in _plain.items() if other != folder for pair in modules.items()]:
+        top = name.partition(".")[0]
+        if sys.modules.get(name) is module and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+            del sys.modules[name]
     for name, module in own.items():
         sys.modules.setdefault(name, module)
     before = {name.partition(".")[0] for name in sys.modules} - set(own)

@@ -53,6 +53,19 @@ def test_a_plain_name_means_the_file_of_the_recipe_that_imports_it(tmp_path: Pat
     assert [load_object(reference, beside=tmp_path / name) for name, reference in order] == ["a", "b", "aa", "bb"]
 
 
+def test_what_one_recipe_imported_stays_importable_while_another_has_no_such_file(tmp_path: Path) -> None:
+    write(tmp_path / "a", "late_of_this_test.py", "WHO = 'a'\n")
+    write(
+        tmp_path / "a",
+        "environment.py",
+        "import late_of_this_test\ndef who():\n    import late_of_this_test as late\n    return late.WHO\n",
+    )
+    write(tmp_path / "b", "judge.py", "WHO = 'b'\n")
+    who = load_object("environment:who", beside=tmp_path / "a")
+    assert load_object("judge:WHO", beside=tmp_path / "b") == "b"
+    assert who() == "a"
+
+
 @pytest.mark.parametrize("order", [("environment:World", "model:World"), ("model:World", "environment:World")])
 def test_a_file_that_is_named_and_imported_is_run_once(tmp_path: Path, order: tuple[str, str]) -> None:
     write(tmp_path, "environment.py", "class World: ...\n")

@@ -16,6 +16,9 @@ from sparring.types import Json
 
 NO_CHANGE = ("schedule.", "run.", "tracking.")
 """Settings that say how long a run goes on and where it is kept: they change nothing in how it learns."""
+MOVES = ("stall.", "signal.", "system.filtered")
+"""Symptoms of a run that stands still. Noise can hide that, so that they are not gone before something moves."""
+SIGNAL = "analysis/batch_valid_ratio"
 
 
 @symptom("change.judged")
@@ -70,6 +73,15 @@ def judged(observed: Observed) -> Iterable[Finding]:
         change = f"Go back to {lineage.parent} at step {lineage.step} and change another thing." + (
             f" Next was {other.rule}: {other.change}" if other is not None else ""
         )
+    elif (
+        advised is not None
+        and advised.rule.startswith(MOVES)
+        and gain is not None
+        and not any(one is not None and one.exceeds(SURE) for one in (gain, _change(observed, lineage, SIGNAL)))
+    ):
+        evidence["verdict"] = "unclear"
+        says = f"{what}: {advised.rule} is not found any more, but neither the score nor the groups with a signal became more."
+        change = "Let it train on; where that changes nothing, go back and change another thing."
     else:
         evidence["verdict"] = "worked"
         says = f"{what} worked: " + (
@@ -101,6 +113,10 @@ def _gain(observed: Observed, lineage: Lineage, *, reward_changed: bool) -> Esti
         if reward_changed:
             return None
         name = "rollout/reward/mean"
+    return _change(observed, lineage, name)
+
+
+def _change(observed: Observed, lineage: Lineage, name: str) -> Estimate | None:
     now = observed.series(name)[-LATE_STEPS:]
     last = observed.trained[-1].step if observed.trained else 0
     until = _values(lineage.history, name, until=last)

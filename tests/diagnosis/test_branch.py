@@ -162,6 +162,13 @@ def test_a_change_after_which_the_symptom_is_gone_and_the_reward_higher_has_work
     assert found.severity is Severity.NOTE
 
 
+def test_a_symptom_that_noise_alone_hides_is_not_called_gone() -> None:
+    # All tasks of a step earn 0.1 or 0.9, in turns: too noisy to be called flat, and no better than before.
+    noisy = run(lambda step, task: 0.9 if step % 2 else 0.1)
+    found = judged(noisy, noisy.history, **SELECT)
+    assert (found.evidence["verdict"], found.evidence["symptom_is_gone"]) == ("unclear", True)
+
+
 def test_a_change_after_which_the_symptom_is_still_there_has_failed() -> None:
     found = judged(FLAT, FLAT.history, **SELECT)
     assert (found.evidence["verdict"], found.severity) == ("failed", Severity.WARNING)

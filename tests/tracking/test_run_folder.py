@@ -97,7 +97,6 @@ def test_whatever_names_code_in_a_folder_takes_the_folder_along(recipe: Path) ->
 
     recipe.write_text('[agent]\ncommand = ["python", "programs/play.py"]\n[data]\ntrain = "tasks.jsonl"\n')
     assert (create(recipe, "two").path / "programs" / "play.py").is_file()
-    del sys.modules["tools_of_this_test"]
 
 
 def test_fixtures_beside_the_recipe_travel_with_the_run_and_are_hashed(recipe: Path) -> None:
