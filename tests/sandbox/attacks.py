@@ -238,7 +238,7 @@ CANARIES = {
     "shared memory": ("open('/dev/shm/canary-x', 'w').close()", "os.path.exists('/dev/shm/canary-x')"),
     "a process": (
         "os.environ['CANARY'] = 'x'; subprocess.Popen(['sleep', '31.25'])",
-        "any(b'31.25' in open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline') if str(os.getpid()) not in p)",
+        "any(b'31.25' in command(p) for p in glob.glob('/proc/[0-9]*') if p != f'/proc/{os.getpid()}')",
     ),
     "an abstract socket": ("hold('\\0canary-x', socket.AF_UNIX)", "b'canary-x' in open('/proc/net/unix', 'rb').read()"),
     "a port": ("hold(('127.0.0.1', 47193), socket.AF_INET)", "b':B859 ' in open('/proc/net/tcp', 'rb').read()"),
@@ -251,6 +251,9 @@ def hold(address, family):
         os.closerange(0, 3)
         time.sleep(4)
         os._exit(0)
+def command(process):
+    try: return open(process + '/cmdline', 'rb').read()
+    except OSError: return b''  # it has ended since
 """
 
 
