@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -108,6 +109,7 @@ class MultiTurnRLTrainer:
         self._model_weights = model_weights
         self._console = Console(quiet=quiet)
         self._parts: Parts | None = None
+        self._let_go: weakref.finalize[[], Self] | None = None
         self._future: Future[TrainResult] | None = None
         self._stop: asyncio.Event | None = None
         self._stop_requested = threading.Event()
@@ -160,9 +162,9 @@ class MultiTurnRLTrainer:
 
     def close(self) -> None:
         """Let go of the model, the ledger, the gateway and whatever else was opened: nothing can be played afterwards."""
-        if self._parts is not None:
-            parts, self._parts = self._parts, None
-            background.submit(close(parts)).result()
+        if self._let_go is not None and (closing := self._let_go()) is not None:
+            self._parts = None
+            closing.result()
 
     def __enter__(self) -> Self:
         return self
@@ -214,6 +216,9 @@ class MultiTurnRLTrainer:
             )
             if not (self.folder.path / VOCABULARY).exists():
                 self.folder.keep_vocabulary(await asyncio.to_thread(parts.policy.vocabulary))
+            # One that is dropped and not closed keeps no model and no cache for as long as the process lives.
+            self._let_go = weakref.finalize(self, lambda: background.submit(close(parts)))
+            self._let_go.atexit = False
             return parts
         except BaseException:
             ledger.close()

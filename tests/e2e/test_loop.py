@@ -1,7 +1,9 @@
 """What the loop promises beyond learning: same log-probabilities on both sides, resumption, stopping, wrong data refused."""
 
+import gc
 import json
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -173,3 +175,21 @@ def test_a_warm_start_that_was_stopped_leaves_no_checkpoint_and_is_done_anew_on_
     resumed = MultiTurnRLTrainer.attach(stopped.run, overrides=["warm_start.steps=2"])
     assert resumed.train(resume=True).step == 1
     assert (stopped.run / "checkpoints" / "warm_start").is_dir()
+
+
+def test_a_trainer_that_is_dropped_keeps_no_engine(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    engine = weakref.ref(trainer.parts.engine)
+    del trainer
+    deadline = time.monotonic() + 20
+    while engine() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.05)
+    assert engine() is None, "its thread holds the cache of keys and values"
+
+
+def test_a_trainer_is_closed_twice_as_well_as_once(tmp_path: Path) -> None:
+    with trainer_of(tmp_path) as trainer:
+        assert trainer.parts.engine.policy_version == 0
+        trainer.close()
+    trainer.close()
