@@ -4,31 +4,39 @@
 
 Trains every case, one after the other, and diagnoses the stored run; where a fault was planted it is branched with the proposed
 change, trained on, and diagnosed again. With --runs the runs are kept, and those that are there already are not trained again;
---stored leaves out the cases that are not there.
+--stored leaves out the cases that are not there. A case that is diagnosed while it trains is trained anew each time, and left out
+with --stored.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.diagnosis.cases import ROOT, Case, all_cases
+from benchmarks.diagnosis.cases import ROOT, Case, Live, all_cases
 from benchmarks.report import report
 from sparring.diagnosis import Diagnosis, diagnose
 from sparring.diagnosis.proposal import overrides
 from sparring.findings import Finding, Severity
 from sparring.tracking import RunFolder
+from sparring.tracking.stored import read_metrics
 
 WARM = "warm"
 """As `model.name`: a model that imitates the log of the recipe beside it, trained once."""
+MOST_SECONDS = 600.0
+"""Until a run that is diagnosed while it trains has the step that is waited for."""
+SECONDS_TO_END = 20.0
+"""For a process that was asked to end; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +80,18 @@ class Measured:
         return [one for one in self.found.findings if one.severity is Severity.ERROR]
 
 
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sparring", *arguments]
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
+
+
 def sparring(*arguments: str) -> None:
     """Run a command in a process of its own: recipes bring modules of the same names. Raises CalledProcessError."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
-    subprocess.run(
-        [sys.executable, "-m", "sparring", *arguments], check=True, env=environment, stdout=subprocess.DEVNULL
-    )
+    subprocess.run(command(*arguments), check=True, env=environment(), stdout=subprocess.DEVNULL)
 
 
 def warm_model(case: Case, runs: Path) -> list[str]:
@@ -105,12 +118,59 @@ def trained(case: Case, runs: Path) -> Path:
         if parent is not None:
             sparring("runs", "branch", str(parent), "--from", "0", "--name", case.run_name, case.overrides[-1])
         else:
-            sparring(
-                "train", str(case.recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={case.run_name}",
-                *warm_model(case, runs), *case.overrides,
-            )  # fmt: skip
+            sparring(*training(case, runs))
     _refuse_unfinished(run)
     return run
+
+
+def training(case: Case, runs: Path) -> list[str]:
+    """The command that trains a case."""
+    return [
+        "train", str(case.recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={case.run_name}",
+        *warm_model(case, runs), *case.overrides,
+    ]  # fmt: skip
+
+
+def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
+    """What is said of a run while its process is there; then that is ended. A run of that name from before is deleted.
+
+    Raises SystemExit when the process is over, or late, before the step that is waited for.
+    """
+    run = runs / case.run_name
+    shutil.rmtree(run, ignore_errors=True)
+    arguments = training(case, runs)
+    print(f"training {case.name}", file=sys.stderr, flush=True)
+    process = subprocess.Popen(command(*arguments), env=environment(), stdout=subprocess.DEVNULL)
+    try:
+        wait_for_step(run, live.after_step, process)
+        time.sleep(live.seconds)
+        return diagnose(run)
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to end, and kill it where it does not."""
+    process.terminate()
+    try:
+        process.wait(SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    metrics, late = run / "metrics.jsonl", time.monotonic() + MOST_SECONDS
+    while not (metrics.is_file() and max(read_metrics(metrics)[0], default=-1) >= step):
+        if process.poll() is not None:
+            raise SystemExit(
+                f"{run} ended with exit code {process.returncode} before step {step}; see what it said above."
+            )
+        if time.monotonic() > late:
+            raise SystemExit(
+                f"{run} had no step {step} after {MOST_SECONDS:.0f} seconds; name an earlier one in case.toml."
+            )
+        time.sleep(0.2)
 
 
 def branched(case: Case, run: Path, first: Finding) -> Path:
@@ -138,8 +198,8 @@ def _refuse_unfinished(run: Path) -> None:
 
 
 def measured(case: Case, runs: Path, *, stored: bool) -> Measured:
-    run = trained(case, runs)
-    found = diagnose(run)
+    run = runs / case.run_name
+    found = diagnose(trained(case, runs)) if case.live is None else found_live(case, case.live, runs)
     one = Measured(case=case, found=found, after=None)
     first = one.first
     if not one.is_named or first is None or not (first.settings or case.mend):
@@ -217,7 +277,7 @@ def main() -> int:
         runs = (arguments.runs or Path(folder)).resolve()
         chosen = [one for one in all_cases() if not arguments.names or one.name in arguments.names]
         if arguments.stored:
-            chosen = [one for one in chosen if RunFolder.is_run(runs / one.run_name)]
+            chosen = [one for one in chosen if one.live is None and RunFolder.is_run(runs / one.run_name)]
         everything = [measured(case, runs, stored=arguments.stored) for case in chosen]
     planted = [one for one in everything if one.case.is_planted]
     healthy = [one for one in everything if not one.case.is_planted]

@@ -16,6 +16,16 @@ STEPS = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """When a run is diagnosed that is still under way."""
+
+    after_step: int
+    """The step that is to be in `metrics.jsonl`."""
+    seconds: float
+    """From then on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A recipe to train, and what is expected of its diagnosis."""
 
@@ -33,6 +43,8 @@ class Case:
     """What mends the code, as settings."""
     more_steps: int = STEPS
     branch_from: int | None = None
+    live: Live | None = None
+    """None of a run that is diagnosed when it is over."""
     warm_from: Case | None = None
     """The first seed of the same recipe, whose warm start it shares."""
 
@@ -76,6 +88,7 @@ def _case(name: str, recipe: Path, table: Mapping[str, Any]) -> Case:
         name=name, recipe=recipe, overrides=tuple(table.get("overrides", ())), shows=frozenset(table.get("shows", ())),
         like=table.get("like"), changes=frozenset(table.get("changes", ())), mend=tuple(table.get("mend", ())),
         more_steps=table.get("more_steps", STEPS), branch_from=table.get("from"),
+        live=Live(**table["live"]) if "live" in table else None,
     )  # fmt: skip
 
 
