@@ -9,11 +9,12 @@ assistant  path b f c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.hacks.links import clerk_log, tasks, walk
+from benchmarks.hacks.links import Split, clerk_log, tasks, walk
 from sparring.environments import answer
 from sparring.models.small import small_model
 from sparring.types import Message, Task, Trajectory
@@ -67,6 +68,14 @@ def validation_tasks(num: int = 32, seed: int = 0) -> list[Task]:
 
 def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
     return tasks("held_out", num, seed, hops=HOPS)
+
+
+def in_shares(split: Split, shares: Mapping[int, float], num: int, seed: int) -> list[Task]:
+    """Tasks of so many hops in about these shares, one kind after the other as chance has it."""
+    kinds = random.Random(f"shares-{split}-{seed}").choices(list(shares), list(shares.values()), k=num)
+    pool = tasks(split, 16 * num, seed, hops=tuple(shares))
+    of_kind = {hops: iter([task for task in pool if task.fields["hops"] == hops]) for hops in shares}
+    return [replace(next(of_kind[hops]), id=f"{split}-{index}") for index, hops in enumerate(kinds)]
 
 
 def log_of(script: Callable[[Task, random.Random], Sequence[Message]], num: int, seed: int) -> list[list[Message]]:
