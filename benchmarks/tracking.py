@@ -144,7 +144,9 @@ def mlflow_at(port: int) -> list[str]:
     return ["tracking.mlflow=true", f"tracking.mlflow_uri=http://127.0.0.1:{port}"]
 
 
-def measure(folder: Path, steps: int, rounds: int, *, only: str | None) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def measure(
+    folder: Path, steps: int, rounds: int, *, only: str | None
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
     with ExitStack() as stack:
         ways: dict[str, list[str]] = {
             "files": [],

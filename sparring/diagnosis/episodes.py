@@ -36,6 +36,8 @@ SHORT_ANSWER = 2
 """Words."""
 NEAR_LIMIT = 0.8
 """Of `max_turns`."""
+AMPLE = 1.5
+"""Times the turns that right episodes need, from which on more turns are not what is wanting."""
 
 
 def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tuple[float, list[Episode]]:
@@ -46,6 +48,12 @@ def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tup
 def _max_turns(observed: Observed) -> int | None:
     config = observed.config
     return config.agent.max_turns if config.agent.is_foreign else config.environment.max_turns
+
+
+def _turns_needed(right: Iterable[Episode]) -> int:
+    """What nine of ten of them get along with; 0 of none."""
+    turns = sorted(one.digest.num_turns for one in right)
+    return turns[math.ceil(0.9 * len(turns)) - 1] if turns else 0
 
 
 def _repeats(digest: Digest) -> int:
@@ -166,8 +174,7 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
     share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TURNS)
     if share <= MOST_OUT_OF_TURNS:
         return
-    needed = sorted(one.digest.num_turns for one in observed.late if observed.succeeds(one.digest))
-    usual = needed[math.ceil(0.9 * len(needed)) - 1] if needed else limit
+    usual = _turns_needed(one for one in observed.late if observed.succeeds(one.digest)) or limit
     section = "agent" if observed.config.agent.is_foreign else "environment"
     yield Finding(
         rule="budgets.turns_in_training",
@@ -282,7 +289,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
 @symptom("evaluation.uneven_turns")
 def uneven_turns(observed: Observed) -> Iterable[Finding]:
     """Some tasks always use up their turns and are never right, while others end early and are: some tasks or tools are
-    broken."""
+    broken. Who is stuck asks the same again, calls what others do not, or has had half as many turns more as nine of ten
+    right episodes need."""
     limit = _max_turns(observed)
     if limit is None or limit < 3 or len(observed.late) < FEWEST:
         return
@@ -298,12 +306,13 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     rest = [one for task, episodes in tasks.items() if task not in stuck for one in episodes]
     if not 0.1 <= len(stuck) / len(tasks) <= 0.9 or not rest or _success_of(observed, rest) < 0.5:
         return
-    # Who gets on with every call only needs more turns.
+    # Who gets on with every call may only need more turns.
     again = fmean(_repeats(one.digest) > 1 for episodes in stuck.values() for one in episodes)
     called = Counter(call.name for episodes in stuck.values() for one in episodes for call in one.digest.calls)
     usual = Counter(call.name for one in rest for call in one.digest.calls)
     suspects = [name for name in called if called[name] / called.total() > 2 * usual[name] / max(1, usual.total())]
-    if again < 0.5 and not suspects:
+    needed = _turns_needed(one for one in rest if observed.succeeds(one.digest))
+    if again < 0.5 and not suspects and limit < AMPLE * needed:
         return
     examples = [one for episodes in stuck.values() for one in episodes]
     yield Finding(
@@ -313,10 +322,11 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
         f"{_success_of(observed, rest):.0%} of their episodes.",
         evidence={
             "steps": observed.late_steps, "tasks": list(stuck)[:20], "tools_called_there_above_all": suspects,
-            "ask_the_same_again": round(again, 4),
+            "ask_the_same_again": round(again, 4), "max_turns": limit, "turns_of_right_episodes": needed,
             "examples": shown(examples),
         },
-        change="Mend these tasks, or the tools that they need: read the episodes named here.",
+        change="Read the episodes named here, and mend these tasks or the tools that they need; where they only have a longer "
+        "way to go, raise max_turns.",
         confirm="These tasks have right episodes too.",
         step=observed.history.last_step,
         trajectories=named(examples),
@@ -370,7 +380,7 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
 def completion(observed: Observed) -> Iterable[Finding]:
     """Completion and correctness read together, once the reward stands still: episodes end by themselves and are wrong (fluent
     but wrong: the reward must say more), or end in time seldom and are then right (the budget is too small)."""
-    if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
+    if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 3)):
         return
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]
     share = len(finished) / len(observed.late)

@@ -110,6 +110,13 @@ class Observed:
         return fmean(len(members) == 1 for members in groups.values()) if groups else 0.0
 
     @property
+    def silent_groups_agree(self) -> bool:
+        """Whether most groups without an advantage are such whose episodes earned the same, as they are with most methods."""
+        kinds = ("all_right", "all_wrong", "all_between")
+        equal = sum(self.now(f"analysis/equal_groups/{kind}") for kind in kinds)
+        return equal >= 0.5 * self.now("analysis/zero_adv_groups")
+
+    @property
     def is_solved(self) -> bool:
         """Whether hardly anything is left to learn: then what stands still need not move."""
         return self.success >= SOLVED

@@ -29,6 +29,11 @@ def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]
     return settings
 
 
+def rounded(value: float) -> float:
+    """As a person would write it: ten times 5e-7 is 5e-6, and not 4.9999999999999996e-6."""
+    return float(f"{value:.6g}")
+
+
 def warmer(observed: Observed) -> Mapping[str, Json]:
     """Sampling as the policy is, where it is colder and most groups hold one episode several times over; else nothing."""
     if observed.config.sampling.temperature >= 1 or observed.equal_groups < SAME:

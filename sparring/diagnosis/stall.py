@@ -21,7 +21,7 @@ from sparring.diagnosis.course import (
     thirds,
 )
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible, warmer
+from sparring.diagnosis.proposal import possible, rounded, warmer
 from sparring.diagnosis.registry import SYMPTOMS, symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -101,7 +101,9 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     proposed follows from how often each task succeeds; MTRL's own advice (smaller groups, more of them) is reported with what it
     would give at these numbers."""
     agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
-    if agreeing < AGREEING or observed.is_solved or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
+    if agreeing < AGREEING or not observed.silent_groups_agree or observed.is_solved:
+        return
+    if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
         return
     groups = [*_tallies(observed, by_group=True).values()]
     if not groups:
@@ -285,7 +287,7 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
         change=f"Raise the learning rate tenfold, from {rate:g}.",
         confirm="training/entropy leaves its level, then the reward does.",
         step=observed.history.last_step,
-        settings=possible(observed.config, {"optimizer.learning_rate": min(1.0, 10 * rate)}),
+        settings=possible(observed.config, {"optimizer.learning_rate": rounded(min(1.0, 10 * rate))}),
         confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 
@@ -441,7 +443,7 @@ def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Ma
             f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
             possible(config, settings),
         )
-    rate = min(config.optimizer.learning_rate / 4, at_peak or math.inf)
+    rate = rounded(min(config.optimizer.learning_rate / 4, at_peak or math.inf))
     return f"Lower the learning rate, from {config.optimizer.learning_rate:g} to {rate:g}.", possible(
         config, {"optimizer.learning_rate": rate}
     )

@@ -26,12 +26,18 @@ LATE_FACTOR = 5.0
 """Times the median that a straggler takes."""
 STRAGGLING, STARVED = 0.4, 0.7
 """Share of a step that is waited for the last few episodes, and for play at all."""
+STARVED_FOR_GOOD = 0.9
+"""Of a step that is play, from which on play during learning gains less than a tenth."""
 SHORT_SECONDS = 0.05
 """Differences below are noise of the machine."""
-MISMATCH, MISMATCH_BF16 = 1e-3, 0.05
-"""Mean absolute difference of log-probabilities between sampler and learner with the same weights."""
+MISMATCH, MOST_ROUNDED, ROUNDED_SHARE = 1e-3, 0.05, 0.05
+"""Mean absolute difference of log-probabilities between sampler and learner with the same weights; what half precision may make
+of it, and what share of the entropy: rounding moves a policy that is certain by less."""
 FEW_COUNT = 0.5
 """Effective sample size below which most tokens of a step count for nothing."""
+LEFT_OUT, RECENT_STEPS = 0.2, 10
+"""Share of the weight of tokens that the correction for their age takes away, and the steps that it is averaged over, since it
+comes and goes."""
 MANY_DISCARDED = 0.2
 GROWN = 1.3
 FEWEST_STEPS = 12
@@ -149,7 +155,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
         return
     gap, count = observed.now("training/logprob_difference_mean"), observed.now("training/effective_sample_size", 1.0)
     is_half = observed.config.model.precision != "fp32"
-    allowed = MISMATCH_BF16 if is_half else MISMATCH
+    rounded = min(MOST_ROUNDED, ROUNDED_SHARE * observed.now("training/entropy", 1.0))
+    allowed = max(MISMATCH, rounded) if is_half else MISMATCH
     if gap <= allowed:
         return
     settings = possible(observed.config, {"model.precision": "fp32"}) if is_half else {}
@@ -159,7 +166,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
         symptom=f"the learner gives tokens that were just sampled another log-probability: {gap:.2g} apart on average.",
         evidence={
             "logprob_difference_mean": gap, "logprob_difference_max": observed.now("training/logprob_difference_max"),
-            "effective_sample_size": round(count, 4), "precision": observed.config.model.precision,
+            "entropy": round(observed.now("training/entropy"), 4), "effective_sample_size": round(count, 4),
+            "precision": observed.config.model.precision,
         },
         change="Compute in fp32." if settings else "Find what differs between playing and training the model: dropout, a layer "
         "that "
@@ -173,15 +181,18 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.stale")
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Tokens are older than allowed (an error), are thrown away for their age, or count for little, since the policy has moved
-    away from the one that sampled them."""
+    """Tokens are older than allowed (an error), are thrown away for their age, or count for little or nothing, since the policy
+    has moved away from the one that sampled them."""
     rollout = observed.config.rollout
     oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
     discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
+    weights = observed.series("training/correction/weight")[-RECENT_STEPS:]
+    left_out = max(0.0, 1 - fmean(weights)) if weights else 0.0
     highest = max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0)
     evidence: dict[str, Json] = {
         "max_steps_off_policy": rollout.max_steps_off_policy, "staleness_max": highest,
-        "effective_sample_size": round(count, 4), "discarded": round(discarded, 4),
+        "effective_sample_size": round(count, 4), "left_out_by_the_correction": round(left_out, 4),
+        "discarded": round(discarded, 4),
     }  # fmt: skip
     if highest > rollout.max_steps_off_policy:
         yield Finding(
@@ -196,8 +207,9 @@ def stale(observed: Observed) -> Iterable[Finding]:
         )
         return
     is_thrown_away = discarded > MANY_DISCARDED
-    if oldest < 1 or not (count < FEW_COUNT or is_thrown_away):
+    if oldest < 1 or not (count < FEW_COUNT or left_out > LEFT_OUT or is_thrown_away):
         return
+    counts = min(count, 1 - left_out)
     bound = rollout.max_steps_off_policy // 2
     settings: dict[str, Json] = {"rollout.max_steps_off_policy": bound}
     if rollout.staleness_window > 1:
@@ -207,10 +219,10 @@ def stale(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"{discarded:.0%} of the episodes were thrown away for their age."
         if is_thrown_away
-        else f"of the tokens of a step only {count:.0%} count: the policy has moved away from the one that sampled them.",
+        else f"of the tokens of a step only {counts:.0%} count: the policy has moved away from the one that sampled them.",
         evidence=evidence,
         change=f"Train on fresher tokens: lower max_steps_off_policy to {bound}.",
-        confirm="training/effective_sample_size rises above 0.9.",
+        confirm="training/effective_sample_size and training/correction/weight rise above 0.9.",
         step=observed.history.last_step,
         settings=possible(observed.config, settings),
         confirm_after=JUDGE_AFTER,
@@ -235,7 +247,13 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         else 0.0
     )
     settings, change = warmer(observed), "Sample as the policy is: the episodes of a group are the same word for word."
-    if not settings and 0 < right < 1:
+    if not settings and not observed.silent_groups_agree:
+        settings = possible(observed.config, {"algorithm.advantage_method": "group_based"})
+        change = (
+            f"The episodes of a group earn different rewards, and {observed.config.algorithm.advantage_method} makes no "
+            "advantage of that: take another advantage method."
+        )
+    elif not settings and 0 < right < 1:
         settings = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
         change = "Play larger groups: some episodes do succeed."
     if not settings:
@@ -329,11 +347,17 @@ def starved(observed: Observed) -> Iterable[Finding]:
     if is_narrow:
         settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 16 * slots)})
         change = f"Play more episodes side by side: {slots} slots are full, and a step has {episodes} episodes."
-    elif config.rollout.max_steps_off_policy == 0:
+    elif config.rollout.max_steps_off_policy == 0 and share <= STARVED_FOR_GOOD:
         settings = possible(config, {"rollout.max_steps_off_policy": 1})
         change = "Let play go on while a step is learned (tokens at most a step old), or make the tools faster."
     else:
-        settings, change = {}, "Make the tools faster, or play more tasks side by side: play is slower than learning."
+        settings, change = (
+            {},
+            (
+                "Make the tools faster, or have them answer side by side: play is slower than learning, so that play ahead of "
+                "learning would gain little."
+            ),
+        )
     yield Finding(
         rule="system.starved",
         severity=Severity.WARNING,
