@@ -11,7 +11,7 @@ from sparring.config.recipe import tables
 from sparring.diagnosis import SYMPTOMS, Observed, Progress, diagnosed
 from sparring.diagnosis.course import difference
 from sparring.diagnosis.proposal import overrides
-from sparring.findings import Severity
+from sparring.findings import Finding, Severity
 from sparring.history import Call, Digest
 from sparring.ledger.attempts import Attempts
 from sparring.types import Outcome
@@ -221,6 +221,69 @@ def test_what_only_looks_like_it_is_not_named_and_has_no_error(rule: str) -> Non
     found = said(HEALTHY[rule])
     assert rule not in found
     assert not [one.rule for one in found.values() if one.severity is Severity.ERROR]
+
+
+def test_tokens_that_the_correction_leaves_out_are_stale_though_the_others_count() -> None:
+    def weighing(weight: float) -> Observed:
+        told = {
+            "training/staleness_max": 4.0,
+            "training/effective_sample_size": 0.95,
+            "training/correction/weight": weight,
+        }
+        return run(metrics=lambda step: told, more=["rollout.max_steps_off_policy=4"])
+
+    assert said(weighing(0.7))["system.stale"].evidence["left_out_by_the_correction"] == pytest.approx(0.3)
+    assert "system.stale" not in said(weighing(0.9))
+
+
+def test_rounding_may_move_a_certain_policy_by_less() -> None:
+    # A twentieth of the entropy: 0.005 of 0.1, and of 1.0 the most that is allowed, 0.05.
+    def rounded(entropy: float) -> dict[str, Finding]:
+        told = {"training/logprob_difference_mean": 0.01, "training/entropy": entropy}
+        return said(run(metrics=lambda step: told, more=["model.precision=bf16"]))
+
+    assert "system.mismatch" in rounded(0.1)
+    assert "system.mismatch" not in rounded(1.0)
+
+
+def test_groups_that_differ_and_give_no_advantage_ask_for_another_method() -> None:
+    silent = {"training/steps_without_signal": 1.0, "analysis/batch_valid_ratio": 0.0, "analysis/zero_adv_groups": 8.0}
+    found = said(run(0.5, metrics=lambda step: silent, more=["algorithm.advantage_method=grpo_passk"]))
+    assert found["system.filtered"].settings == {"algorithm.advantage_method": "group_based"}
+    assert "stall.groups_agree" not in found
+
+
+def test_a_world_that_takes_nearly_all_of_a_step_is_not_run_ahead_of() -> None:
+    def starved(rollout: float) -> Finding:
+        told = {"timing_s/rollout": rollout, "timing_s/step": 7.0}
+        return said(run(change=slow, metrics=lambda step: told))["system.starved"]
+
+    assert starved(6.0).settings == {"rollout.max_steps_off_policy": 1}
+    assert starved(6.8).settings == {}
+
+
+def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
+    def endless(others: int) -> Finding | None:
+        """Even tasks use up their five turns on ever new calls; others are right after so many."""
+
+        def play(digest: Digest, step: int) -> Digest:
+            if int(digest.task_id.split("-")[1]) % 2:
+                return replace(digest, num_turns=others, reward=1.0, score=1.0)
+            asked = tuple(Call(name="get", arguments=str(turn)) for turn in range(5))
+            return replace(digest, num_turns=5, outcome=Outcome.MAX_TURNS, reward=0.0, score=0.0, calls=asked)
+
+        return diagnosed("runs/x", run(change=play)).first
+
+    with_room, without = endless(others=3), endless(others=4)
+    assert with_room is not None
+    assert (with_room.rule, with_room.settings) == ("evaluation.uneven_turns", {})
+    assert without is not None
+    assert (without.rule, without.settings) == ("budgets.turns_in_training", {"environment.max_turns": 10})
+
+
+def test_a_proposed_rate_is_written_as_a_person_would() -> None:
+    found = said(run(0.4, seed=3, more=["optimizer.learning_rate=5e-7"]))
+    assert overrides(found["stall.nothing_moves"].settings) == ["optimizer.learning_rate=5e-06"]
 
 
 def test_a_run_that_has_not_begun_is_early() -> None:
