@@ -458,9 +458,10 @@ class MultiTurnRLTrainer:
             )
         aside = checkpoints.set_aside(folder.checkpoints, folder.path / "set_aside", since=began)
         healthy = checkpoints.newest(folder.checkpoints) if checkpoints.any_in(folder.checkpoints) else None
+        step, name = 0, ""
         if healthy is not None:
-            state = checkpoints.load(healthy, parts.learner)
-            await asyncio.wrap_future(parts.ledger.rewind_nowait(int(state["step"]), healthy.name, detail=said))
+            step, name = int(checkpoints.load(healthy, parts.learner)["step"]), healthy.name
+        await asyncio.wrap_future(parts.ledger.rewind_nowait(step, name, detail=said))
         left = f"the newest checkpoint is {healthy.name} again" if healthy else "there was no checkpoint from before"
         moved = f"; {', '.join(path.name for path in aside)} went to {aside[0].parent}" if aside else ""
         raise GateError(
