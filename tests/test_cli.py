@@ -96,6 +96,20 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     assert any(Path("out").iterdir())
 
 
+def test_what_user_code_prints_is_not_in_the_json() -> None:
+    with Path("toy/environment.py").open("a") as file:
+        file.write("\nprint('loaded')\n")
+    evaluated = sparring("eval", "toy", "--policy", "expert", "--json", "evaluation.eval_num_tasks=2")
+    assert len(json.loads(evaluated.stdout)["evaluations"]) == 1
+    assert "loaded" in evaluated.stderr
+
+
+def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
+    served = sparring("serve", "runs/nope")
+    assert served.exit_code == 3
+    assert "runs/nope does not exist; name a folder that `sparring train` made" in served.stderr
+
+
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     trained = sparring("train", "toy", "--name", "one", *SMALL)
     assert "validation, greedy, 3 x 1 episodes, judged by environment:scorer" in trained.stdout

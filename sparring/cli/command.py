@@ -9,20 +9,26 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from sparring.errors import SparringError
 from sparring.faults import arm_from_environment
-from sparring.logs import show_on_stderr
+from sparring.logs import show_on_stderr, unfailing
 from sparring.redaction import masked
 from sparring.supervision.report import supervised
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
+
+
+_results: ContextVar[TextIO | None] = ContextVar("results", default=None)
+"""Where `print_json` writes; None is standard output."""
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +37,8 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            command(*arguments, **options)
+            with _results_alone() if options.get("as_json") else nullcontext():
+                command(*arguments, **options)
         except SparringError as error:
             typer.echo(masked(f"error: {error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}"), err=True)
             raise typer.Exit(error.exit_code) from None
@@ -78,6 +85,7 @@ def main() -> None:
     # The bars and deprecation warnings of the libraries that load models would drown our own lines.
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    sys.stderr = unfailing(sys.stderr)
     show_on_stderr()
     report = supervised()
     try:
@@ -122,7 +130,18 @@ def _report_bug(error: Exception) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1))
+    typer.echo(json.dumps(value, indent=1), file=_results.get())
+
+
+@contextmanager
+def _results_alone() -> Iterator[None]:
+    """Standard output is for `print_json`; what a recipe's code prints goes to standard error."""
+    before = _results.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.reset(before)
 
 
 def say(line: str) -> None:
