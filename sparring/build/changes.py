@@ -78,7 +78,7 @@ def check_parts(named: Collection[str]) -> None:
         if name not in PARTS:
             near = difflib.get_close_matches(name, PARTS, n=1)
             raise UsageError(
-                f"--allow-changed {name!r} names nothing that is compared{f'; did you mean {near[0]!r}?' if near else ''} Name "
+                f"--allow-changed {name!r} names nothing that is compared{f'; did you mean {near[0]!r}?' if near else '.'} Name "
                 f"any of {', '.join(PARTS)}, separated by commas."
             )
 
