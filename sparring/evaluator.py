@@ -86,7 +86,9 @@ class MultiTurnRLEvaluator:
             else:
                 self._recipe = path / "recipe.toml" if path.is_dir() else path
                 if not self._recipe.is_file():
-                    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.")
+                    run, step = run_and_step(str(model))
+                    how = f" A checkpoint of a run is a policy: sparring eval {run} --policy @{step}." if step else ""
+                    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.{how}")
         else:
             self._trainer, self.folder, self._recipe = model, model.folder, model.recipe
             if overrides:

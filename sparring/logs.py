@@ -59,11 +59,9 @@ class _JsonLines(logging.Handler):
         }
         if record.exc_text:
             entry["traceback"] = record.exc_text
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
-        except OSError:
-            self.handleError(record)
+        # On a full disk, standard error has the line all the same.
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 class _Lines(logging.Handler):

@@ -110,6 +110,12 @@ def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
     assert "runs/nope does not exist; name a folder that `sparring train` made" in served.stderr
 
 
+def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
+    evaluated = sparring("eval", "one@best")
+    assert evaluated.exit_code == 3
+    assert "A checkpoint of a run is a policy: sparring eval one --policy @best." in evaluated.stderr
+
+
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     trained = sparring("train", "toy", "--name", "one", *SMALL)
     assert "validation, greedy, 3 x 1 episodes, judged by environment:scorer" in trained.stdout
@@ -182,6 +188,19 @@ def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.Capt
     said = capsys.readouterr().err
     line = scorer.__code__.co_firstlineno + 1
     assert f"It was raised in {__file__}, line {line}, in scorer." in said
+
+
+def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    @reported
+    def command() -> None:
+        Path("/dev/full").write_text("x")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 4
+    assert capsys.readouterr().err == (
+        "error: [Errno 28] No space left on device. Make room there, or write elsewhere, and do it again.\n"
+    )
 
 
 def test_a_bug_is_reported_with_a_file_that_holds_the_traceback() -> None:

@@ -123,9 +123,10 @@ def part_of(key: str) -> str:
 
 def _flat(made: Mapping[str, Json]) -> dict[str, Json]:
     contents = made["contents"]
-    flat = {name: contents[name] for name in ("model", "tokenizer", "template")}
-    flat |= {f"data.{split}": tasks for split, tasks in contents["data"].items()}
-    flat |= {f"files.{name}": digest for name, digest in contents["files"].items()}
+    flat = {name: contents.get(name) for name in ("model", "tokenizer", "template")}
+    flat |= {
+        f"{part}.{name}": content for part in ("data", "files") for name, content in contents.get(part, {}).items()
+    }
     flat |= {f"config.{key}": value for key, value in _settings(made["config"]).items()}
     flat |= {f"{room}.{name}": value for room in ("versions", "hardware") for name, value in made[room].items()}
     return {key: value for key, value in flat.items() if part_of(key) in PARTS or key.startswith(_BITS)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from sparring.errors import SparringError
+from sparring.errors import ServiceError, SparringError
 from sparring.faults import arm_from_environment
 from sparring.logs import show_on_stderr, unfailing
 from sparring.redaction import masked
@@ -29,6 +30,9 @@ INTERRUPTED = 130
 
 _results: ContextVar[TextIO | None] = ContextVar("results", default=None)
 """Where `print_json` writes; None is standard output."""
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,6 +52,9 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - the last place where it can be reported
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                typer.echo(masked(f"error: {error}. Make room there, or write elsewhere, and do it again."), err=True)
+                raise typer.Exit(ServiceError.exit_code) from None
             _report_bug(error)
             raise typer.Exit(1) from None
 
