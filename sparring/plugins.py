@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -109,8 +110,15 @@ def _load_file(name: str, file: Path) -> ModuleType:
         sys.modules[unique] = module
         # One that a file beside it imports by its plain name is this one, not a second of the same file.
         is_plain = "." not in name and sys.modules.setdefault(name, module) is module
+        working = os.getcwd()
         try:
             spec.loader.exec_module(module)
+            if (moved := os.getcwd()) != working:
+                os.chdir(working)
+                raise RuntimeError(
+                    f"it changes the working folder to {moved}, where runs and data would be looked for then; name files by "
+                    "Path(__file__).parent"
+                )
         except BaseException:
             del sys.modules[unique]
             if is_plain:

@@ -122,6 +122,11 @@ def test_a_reference_without_both_parts_is_refused(tmp_path: Path, reference: st
         ("", "environment:World", r"environment\.py has no 'World'; define it there"),
         ("import not_installed_here", "environment:World", r"needs 'not_installed_here', which is not installed"),
         ("1 / 0", "environment:World", r"cannot be imported: ZeroDivisionError: division by zero\. Mend it"),
+        (
+            "import os; os.chdir('/')",
+            "environment:World",
+            r"changes the working folder to /, .*Path\(__file__\)\.parent\. M",
+        ),
         ("def (", "environment:World", r"cannot be imported: SyntaxError.*Mend it"),
         (
             "raise SystemExit('usage: environment.py FILE')",

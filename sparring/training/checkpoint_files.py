@@ -119,7 +119,7 @@ def newest(directory: Path) -> Path:
     if first_problem is not None:
         raise first_problem
     raise DataError(
-        f"{directory} holds no checkpoint: none was written yet, or they were deleted. Train the run first, restore them, or "
+        f"{directory} holds no checkpoint: none was written yet, or they were deleted; train the run first, restore them, or "
         "name another run."
     )
 
