@@ -57,6 +57,14 @@ def _zero(like: Trajectory) -> Trajectory:
     return replace(like, id="failed", turns=(), reward=Reward(total=0.0))
 
 
+@pytest.mark.parametrize(("times", "code"), [(2, 0), (3, 1)])
+def test_an_outage_while_the_expert_plays_for_the_warm_start_is_tried_again(
+    tmp_path: Path, times: int, code: int
+) -> None:
+    training = Training(tmp_path, ("schedule.max_steps=1", "rollout.rollout_max_retries=2"))
+    assert training.over(Fault("environment.reset", "error", times=times)) == code
+
+
 def test_an_environment_that_changes_the_working_folder_does_not_take_the_run_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
