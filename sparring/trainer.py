@@ -208,8 +208,7 @@ class MultiTurnRLTrainer:
         return self._parts
 
     def _keep_in(self, folder: RunFolder) -> None:
-        # User code may change the working folder, and nothing of the run is to follow it.
-        self.folder, self._run = RunFolder(folder.path.absolute()), folder.path
+        self.folder, self._run = folder.absolute(), folder.path
 
     async def _build(self) -> Parts:
         if self.folder is None:
