@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -243,6 +244,16 @@ def test_metrics_of_a_run_being_written_are_shown_up_to_the_last_whole_line() ->
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "metr')
     assert json.loads(sparring("runs", "show", "one", "--json").stdout)["metrics"] == {"a": 2.0, "b": 1.0}
+
+
+def test_a_terminal_without_a_letter_shows_its_number() -> None:
+    recipe = Path("toy/recipe.toml")
+    RunFolder.create(load_config(recipe), recipe, name="\u6771")
+    listed = subprocess.run(
+        [sys.executable, "-m", "sparring", "runs", "list"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(CHASE.parents[1])},
+    )  # fmt: skip
+    assert "\\u6771" in listed.stdout
 
 
 def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import json
 import os
 import sys
@@ -93,6 +94,8 @@ def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     sys.stderr = unfailing(sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no such letter shows its number
     show_on_stderr()
     report = supervised()
     try:
