@@ -82,11 +82,14 @@ class MultiTurnRLEvaluator:
         if isinstance(model, str | Path):
             path = run_path(model)
             if RunFolder.is_run(path):
-                self.folder, self._recipe = RunFolder(path), path / "run.toml"
+                self.folder = RunFolder(path).absolute()
+                self._recipe = self.folder.recipe
             else:
                 self._recipe = path / "recipe.toml" if path.is_dir() else path
                 if not self._recipe.is_file():
-                    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.")
+                    run, step = run_and_step(str(model))
+                    how = f" A checkpoint of a run is a policy: sparring eval {run} --policy @{step}." if step else ""
+                    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.{how}")
         else:
             self._trainer, self.folder, self._recipe = model, model.folder, model.recipe
             if overrides:
@@ -135,7 +138,9 @@ class MultiTurnRLEvaluator:
         plan = self._planned(weights) if self._job is None else self._job.plan
         is_new = self.folder is None
         parts = self._parts() if self._needs_model(plan) else None
-        folder = self.folder = self.folder or RunFolder.create(self.config, self._recipe, name=self.config.run.name)
+        folder = self.folder = (
+            self.folder or RunFolder.create(self.config, self._recipe, name=self.config.run.name).absolute()
+        )
         job, self._job = self._job or Job.new(folder, plan), None
         if is_new:
             folder.set_status("running")

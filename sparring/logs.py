@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TextIO, cast
 
 from sparring.redaction import masked
 
@@ -58,11 +59,9 @@ class _JsonLines(logging.Handler):
         }
         if record.exc_text:
             entry["traceback"] = record.exc_text
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
-        except OSError:
-            self.handleError(record)
+        # On a full disk, standard error has the line all the same.
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 class _Lines(logging.Handler):
@@ -90,3 +89,26 @@ def show_on_stderr() -> None:
         handler = _Lines(logging.WARNING)
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
+
+
+def unfailing(stream: TextIO | None) -> TextIO:
+    """Standard error of who goes on without it: the terminal was closed, the disk of a log is full, `| head` has seen enough.
+    What is said is lost then, and nothing else."""
+    return cast(TextIO, _Unfailing(stream))
+
+
+class _Unfailing:
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

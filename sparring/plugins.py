@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -48,12 +49,14 @@ def load_object(reference: str, *, beside: Path) -> Any:
 async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call user code, sync or async, and wait for its result.
 
-    Raises what it raises, but RuntimeError for what would end more than the call: `sys.exit`, and a cancellation that
-    came from within and not from the run.
+    Raises what it raises, but RuntimeError for what would end more than the call: `sys.exit`, a cancellation that came from
+    within and not from the run, and whatever else is no Exception (the panic of a library in Rust).
     """
     try:
         result = function(*arguments, **options)
         return await result if inspect.isawaitable(result) else result
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
     except SystemExit as error:
         raise RuntimeError(f"it called sys.exit({error.code!r})") from error
     except asyncio.CancelledError as error:
@@ -61,6 +64,16 @@ async def call(function: Callable[..., Any], *arguments: Any, **options: Any) ->
         if task is not None and task.cancelling():
             raise
         raise RuntimeError("what it waited for was cancelled") from error
+    except BaseException as error:
+        raise RuntimeError(f"it raised {error!r}") from error
+
+
+def text_of(error: BaseException) -> str:
+    """What an error of the user's says: asking it may fail, too."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (whatever it was)
+        return "(an error without a text)"
 
 
 def _load_module(name: str, beside: Path) -> ModuleType:
@@ -75,7 +88,7 @@ def _load_module(name: str, beside: Path) -> ModuleType:
         raise UsageError(
             f"module {name!r} needs {error.name!r}, which is not installed; install it and try again."
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"module {name!r} cannot be imported: {type(error).__name__}: {error}. Mend it and try again."
         ) from error
@@ -97,8 +110,15 @@ def _load_file(name: str, file: Path) -> ModuleType:
         sys.modules[unique] = module
         # One that a file beside it imports by its plain name is this one, not a second of the same file.
         is_plain = "." not in name and sys.modules.setdefault(name, module) is module
+        working = os.getcwd()
         try:
             spec.loader.exec_module(module)
+            if (moved := os.getcwd()) != working:
+                os.chdir(working)
+                raise RuntimeError(
+                    f"it changes the working folder to {moved}, where runs and data would be looked for then; name files by "
+                    "Path(__file__).parent"
+                )
         except BaseException:
             del sys.modules[unique]
             if is_plain:
@@ -111,7 +131,8 @@ def _load_file(name: str, file: Path) -> ModuleType:
 def _plain_names_of(folder: Path) -> Iterator[Mapping[str, ModuleType]]:
     """Files of a recipe import each other by plain names, which mean this recipe's files and no other's of the same name.
 
-    Gives what has been imported so. It stays importable until another recipe has a file of that name.
+    Gives what has been imported so. It stays importable until another recipe has a file of that name, but for names of
+    Python's own library: a recipe's calendar.py is not what others mean by `calendar`.
     """
     own = _plain.setdefault(folder, {})
     for name, module in [pair for other, modules in _plain.items() if other != folder for pair in modules.items()]:
@@ -131,6 +152,8 @@ def _plain_names_of(folder: Path) -> Iterator[Mapping[str, ModuleType]]:
             top = name.partition(".")[0]
             if top not in before and not top.startswith(_PREFIX) and _stands_in(folder, top, module):
                 own[name] = module
+                if top in sys.stdlib_module_names:
+                    del sys.modules[name]
 
 
 def _stands_in(folder: Path, top: str, module: ModuleType) -> bool:

@@ -71,8 +71,9 @@ class Relearning:
                 f"{self._folder.path} has no checkpoint that its ledger knows of, so there is nothing to arrive at; train it "
                 "until its first one."
             )
-        # Weights that were trained before the first step were saved as those of step 0, and may be pruned.
-        self._begins_as_loaded = published[0][0] > 0
+        # Weights that were trained before the first step were saved as those of step 0, and may be pruned. A run that was
+        # branched has no first step.
+        self._begins_as_loaded = published[0][0] > 0 and min(consumed, default=0) == 1
         self._start = 0 if self._begins_as_loaded else min(self._stored)
         self._consumed = {
             step: ids for step, ids in sorted(consumed.items()) if self._start < step <= max(self._stored)

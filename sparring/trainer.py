@@ -103,6 +103,8 @@ class MultiTurnRLTrainer:
         if not self.config.is_trainable:
             raise untrainable(self.config, str(self.recipe))
         self.folder: RunFolder | None = None
+        self._run: Path | None = None
+        """Of the folder, as it was named: a person reads that."""
         self._name = name or self.config.run.name
         self.overrides = tuple(overrides)
         self._checks = check
@@ -119,7 +121,7 @@ class MultiTurnRLTrainer:
         """The trainer of an existing run, to resume, evaluate or read it. Raises DataError for a folder that is none."""
         folder = RunFolder(Path(run))
         trainer = cls(folder.recipe, overrides=overrides)
-        trainer.folder = folder
+        trainer._keep_in(folder)
         return trainer
 
     def train(
@@ -205,10 +207,14 @@ class MultiTurnRLTrainer:
             self._parts = background.submit(self._build()).result()
         return self._parts
 
+    def _keep_in(self, folder: RunFolder) -> None:
+        self.folder, self._run = folder.absolute(), folder.path
+
     async def _build(self) -> Parts:
         if self.folder is None:
             self.config = await asyncio.to_thread(with_checkpoints, self.config)
-            self.folder = RunFolder.create(self.config, self.recipe, name=self._name)
+            self._keep_in(RunFolder.create(self.config, self.recipe, name=self._name))
+        assert self.folder is not None
         ledger = Ledger(self.folder.path / "ledger.sqlite")
         try:
             parts = await asyncio.to_thread(
@@ -241,7 +247,7 @@ class MultiTurnRLTrainer:
         assert folder is not None
         with folder.held_for_training(), kept_in(folder.path):
             # Files as the run's own recipe names them.
-            settings = self.config if self.recipe == folder.recipe else folder.config()
+            settings = self.config if self.recipe.absolute() == folder.recipe else folder.config()
             for note in await asyncio.to_thread(
                 compared, parts, folder, settings, resume=resume, given=self.overrides, allowed=allow_changed
             ):
@@ -331,7 +337,9 @@ class MultiTurnRLTrainer:
             # A run that is resumed does not know where its weights came from.
             await saver.save(0, training_state(0, curriculum))
         elif config.warm_start is not None and not await self._warm_start(parts, folder):
-            return TrainResult(run=folder.path, step=0, status="stopped", validations={}, train_seconds=0.0)
+            return TrainResult(
+                run=self._run or folder.path, step=0, status="stopped", validations={}, train_seconds=0.0
+            )
         await parts.engine.load_weights(parts.learner.export_weights(), version=step)
         await self._freeze(parts, folder)
 
@@ -424,7 +432,7 @@ class MultiTurnRLTrainer:
         train_seconds = time.monotonic() - began
         await validate(last, is_last=True)
         return TrainResult(
-            run=folder.path,
+            run=self._run or folder.path,
             step=last,
             status="stopped" if stop.is_set() else "completed",
             validations=validations,
@@ -458,9 +466,10 @@ class MultiTurnRLTrainer:
             )
         aside = checkpoints.set_aside(folder.checkpoints, folder.path / "set_aside", since=began)
         healthy = checkpoints.newest(folder.checkpoints) if checkpoints.any_in(folder.checkpoints) else None
+        step, name = 0, ""
         if healthy is not None:
-            state = checkpoints.load(healthy, parts.learner)
-            await asyncio.wrap_future(parts.ledger.rewind_nowait(int(state["step"]), healthy.name, detail=said))
+            step, name = int(checkpoints.load(healthy, parts.learner)["step"]), healthy.name
+        await asyncio.wrap_future(parts.ledger.rewind_nowait(step, name, detail=said))
         left = f"the newest checkpoint is {healthy.name} again" if healthy else "there was no checkpoint from before"
         moved = f"; {', '.join(path.name for path in aside)} went to {aside[0].parent}" if aside else ""
         raise GateError(

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -96,6 +97,26 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     assert any(Path("out").iterdir())
 
 
+def test_what_user_code_prints_is_not_in_the_json() -> None:
+    with Path("toy/environment.py").open("a") as file:
+        file.write("\nprint('loaded')\n")
+    evaluated = sparring("eval", "toy", "--policy", "expert", "--json", "evaluation.eval_num_tasks=2")
+    assert len(json.loads(evaluated.stdout)["evaluations"]) == 1
+    assert "loaded" in evaluated.stderr
+
+
+def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
+    served = sparring("serve", "runs/nope")
+    assert served.exit_code == 3
+    assert "runs/nope does not exist; name a folder that `sparring train` made" in served.stderr
+
+
+def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
+    evaluated = sparring("eval", "one@best")
+    assert evaluated.exit_code == 3
+    assert "A checkpoint of a run is a policy: sparring eval one --policy @best." in evaluated.stderr
+
+
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     trained = sparring("train", "toy", "--name", "one", *SMALL)
     assert "validation, greedy, 3 x 1 episodes, judged by environment:scorer" in trained.stdout
@@ -170,6 +191,19 @@ def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.Capt
     assert f"It was raised in {__file__}, line {line}, in scorer." in said
 
 
+def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    @reported
+    def command() -> None:
+        Path("/dev/full").write_text("x")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 4
+    assert capsys.readouterr().err == (
+        "error: [Errno 28] No space left on device. Make room there, or write elsewhere, and do it again.\n"
+    )
+
+
 def test_a_bug_is_reported_with_a_file_that_holds_the_traceback() -> None:
     (Path("toy") / "model.py").write_text("def build(seed):\n    return 1 / 0\n")
     result = sparring("train", "toy", "--dry-run", "--json")
@@ -210,6 +244,16 @@ def test_metrics_of_a_run_being_written_are_shown_up_to_the_last_whole_line() ->
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "metr')
     assert json.loads(sparring("runs", "show", "one", "--json").stdout)["metrics"] == {"a": 2.0, "b": 1.0}
+
+
+def test_a_terminal_without_a_letter_shows_its_number() -> None:
+    recipe = Path("toy/recipe.toml")
+    RunFolder.create(load_config(recipe), recipe, name="\u6771")
+    listed = subprocess.run(
+        [sys.executable, "-m", "sparring", "runs", "list"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(CHASE.parents[1])},
+    )  # fmt: skip
+    assert "\\u6771" in listed.stdout
 
 
 def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> None:

@@ -2,11 +2,12 @@
 
 import json
 import logging
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from sparring.logs import get_logger, kept_in
+from sparring.logs import get_logger, kept_in, unfailing
 
 ROOT = Path(__file__).parents[1] / "sparring"
 
@@ -43,3 +44,18 @@ def test_every_module_takes_the_logger_that_masks() -> None:
     own = ROOT / "logs.py"
     taking = [path for path in ROOT.rglob("*.py") if path != own and "logging.getLogger(" in path.read_text("utf-8")]
     assert taking == []
+
+
+def test_who_cannot_be_told_anything_any_more_is_no_reason_to_fail(tmp_path: Path) -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 (closing it fails, too)
+    with pytest.raises(OSError, match="No space"):
+        print("lost", file=full, flush=True)
+    print("lost", file=unfailing(full), flush=True)
+    with suppress(OSError):
+        full.close()
+    with closing(unfailing(None)) as nobody:
+        print("lost", file=nobody, flush=True)
+    with (tmp_path / "said").open("w") as file:
+        print("kept", file=unfailing(file), flush=True)
+        assert unfailing(file).fileno() == file.fileno()
+    assert (tmp_path / "said").read_text() == "kept\n"

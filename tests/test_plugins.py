@@ -1,6 +1,7 @@
 """User code is found by `module:name`, beside the recipe first, and what is wrong with it is told."""
 
 import asyncio
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -74,6 +75,17 @@ def test_a_file_that_is_named_and_imported_is_run_once(tmp_path: Path, order: tu
     assert one is other
 
 
+@pytest.mark.parametrize("reference", ["colorsys:World", "environment:World"])
+def test_a_file_called_like_a_module_of_python_does_not_stand_in_for_it_afterwards(
+    tmp_path: Path, reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    write(tmp_path, "colorsys.py", "class World: ...\n")
+    write(tmp_path, "environment.py", "from colorsys import World\n")
+    load_object(reference, beside=tmp_path)
+    assert importlib.import_module("colorsys").rgb_to_hls(0, 0, 0) == (0, 0, 0)
+
+
 def test_a_file_that_raised_is_run_anew_when_it_is_mended(tmp_path: Path) -> None:
     write(tmp_path, "helper_of_this_test.py", "WHO = 'helper'\n")
     write(tmp_path, "environment.py", "from helper_of_this_test import WHO\nraise ValueError(WHO)\n")
@@ -110,7 +122,17 @@ def test_a_reference_without_both_parts_is_refused(tmp_path: Path, reference: st
         ("", "environment:World", r"environment\.py has no 'World'; define it there"),
         ("import not_installed_here", "environment:World", r"needs 'not_installed_here', which is not installed"),
         ("1 / 0", "environment:World", r"cannot be imported: ZeroDivisionError: division by zero\. Mend it"),
+        (
+            "import os; os.chdir('/')",
+            "environment:World",
+            r"changes the working folder to /, .*Path\(__file__\)\.parent\. M",
+        ),
         ("def (", "environment:World", r"cannot be imported: SyntaxError.*Mend it"),
+        (
+            "raise SystemExit('usage: environment.py FILE')",
+            "environment:World",
+            r"SystemExit: usage: environment\.py FILE\. Mend",
+        ),
     ],
 )
 def test_what_is_wrong_with_user_code_is_told_with_what_to_do(
@@ -141,6 +163,18 @@ def test_user_code_may_be_sync_or_async() -> None:
 def test_user_code_that_exits_fails_like_any_other() -> None:
     with pytest.raises(RuntimeError, match=r"sys\.exit\(3\)"):
         asyncio.run(call(sys.exit, 3))
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+def test_what_is_raised_and_is_no_exception_fails_the_call_alone() -> None:
+    def panics() -> None:
+        raise Panic("index out of bounds")
+
+    with pytest.raises(RuntimeError, match=r"it raised Panic\('index out of bounds'\)"):
+        asyncio.run(call(panics))
 
 
 def test_a_cancellation_from_within_fails_the_call_and_one_from_outside_passes() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from sparring.branch import branch
 from sparring.cli import app
+from sparring.trainer import MultiTurnRLTrainer
 from tests.faults.training import Training
 
 
@@ -35,6 +37,15 @@ def test_the_same_rollouts_in_the_same_order_lead_to_the_same_weights(trained: P
     assert all(set(one["recorded"].values()) <= {one["reached"]} for one in steps)
     assert {one["step"] for one in steps if "checkpoint" in one["recorded"]} >= {0, 4}
     assert steps[0]["reached"] != steps[-1]["reached"]
+
+
+def test_a_run_that_was_branched_is_learned_again_from_where_it_began(trained: Path, tmp_path: Path) -> None:
+    child = branch(trained, ["schedule.max_steps=6", f"run.runs_dir={tmp_path}"], step=4)
+    with MultiTurnRLTrainer.attach(child.path) as trainer:
+        trainer.train(resume=True)
+    result = replayed(child.path)
+    assert result.exit_code == 0, result.output
+    assert [(one["step"], one["num_rollouts"]) for one in json.loads(result.stdout)] == [(4, 0), (5, 6), (6, 6)]
 
 
 def test_another_reward_leads_elsewhere_and_that_is_found(trained: Path, tmp_path: Path) -> None:

@@ -53,6 +53,16 @@ def test_a_broken_invariant_is_named(run: RunFolder) -> None:
     assert "rollout a: trained for step 1, but of the run's checkpoints there is none" in result.stdout
 
 
+def test_a_checkpoint_that_is_gone_is_named_unless_there_is_a_newer_one(run: RunFolder) -> None:
+    gone = run.checkpoints / "000001"
+    gone.rename(run.checkpoints / "000003")
+    assert verify(run).exit_code == 0
+    (run.checkpoints / "000003").rename(run.path / "elsewhere")
+    result = verify(run)
+    assert result.exit_code == 3
+    assert f"{gone} is not there: what the ledger says was trained up to step 1 rests on it" in result.output
+
+
 def test_a_damaged_checkpoint_is_named(run: RunFolder) -> None:
     (run.checkpoints / "000001" / "state.json").write_text("[]")
     result = verify(run)

@@ -8,6 +8,8 @@ from typing import final
 from sparring.agents.result import AgentResult
 from sparring.agents.tool_loop import play
 from sparring.environments import Environment, opened
+from sparring.errors import InfrastructureError, SparringError
+from sparring.plugins import call
 from sparring.protocols import SessionLike
 from sparring.types import Task
 
@@ -21,6 +23,12 @@ class EnvironmentAgent:
         self._max_turns = max_turns
 
     async def play(self, task: Task, session: SessionLike) -> AgentResult:
-        """Play one episode. InfrastructureError passes."""
-        async with opened(self._make_environment(), task) as environment:
+        """Play one episode. Raises InfrastructureError when there is no world to play it in, or it fails."""
+        try:
+            made = await call(self._make_environment)
+        except SparringError:
+            raise
+        except Exception as error:
+            raise InfrastructureError(f"Task {task.id}: the environment cannot be made: {error!r}.") from error
+        async with opened(made, task) as environment:
             return await play(task, environment, session, max_turns=self._max_turns)

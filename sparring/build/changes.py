@@ -78,7 +78,7 @@ def check_parts(named: Collection[str]) -> None:
         if name not in PARTS:
             near = difflib.get_close_matches(name, PARTS, n=1)
             raise UsageError(
-                f"--allow-changed {name!r} names nothing that is compared{f'; did you mean {near[0]!r}?' if near else ''} Name "
+                f"--allow-changed {name!r} names nothing that is compared{f'; did you mean {near[0]!r}?' if near else '.'} Name "
                 f"any of {', '.join(PARTS)}, separated by commas."
             )
 
@@ -123,9 +123,10 @@ def part_of(key: str) -> str:
 
 def _flat(made: Mapping[str, Json]) -> dict[str, Json]:
     contents = made["contents"]
-    flat = {name: contents[name] for name in ("model", "tokenizer", "template")}
-    flat |= {f"data.{split}": tasks for split, tasks in contents["data"].items()}
-    flat |= {f"files.{name}": digest for name, digest in contents["files"].items()}
+    flat = {name: contents.get(name) for name in ("model", "tokenizer", "template")}
+    flat |= {
+        f"{part}.{name}": content for part in ("data", "files") for name, content in contents.get(part, {}).items()
+    }
     flat |= {f"config.{key}": value for key, value in _settings(made["config"]).items()}
     flat |= {f"{room}.{name}": value for room in ("versions", "hardware") for name, value in made[room].items()}
     return {key: value for key, value in flat.items() if part_of(key) in PARTS or key.startswith(_BITS)}

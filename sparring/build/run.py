@@ -83,7 +83,6 @@ class Baseline:
     collector: Collector
     ledger: Ledger
     tasks: Tasks
-    make_environment: Callable[[], Environment]
     kind_of: Callable[[Task], str] | None
     judge: Judge
 
@@ -224,8 +223,7 @@ def build_baseline(
         max_tokens=config.rollout.rollout_max_tokens, policies=endpoints_of(config), close_agent=code.close,
     )  # fmt: skip
     return Baseline(
-        engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=kinds_of(config, tasks),
-        judge=code.judge, make_environment=code.make_environment,
+        engine=engine, collector=collector, ledger=ledger, tasks=tasks, kind_of=kinds_of(config, tasks), judge=code.judge,
     )  # fmt: skip
 
 

@@ -41,14 +41,8 @@ def user_code_of(config: Config, recipe_dir: Path, announce: Callable[[str], obj
         scorer = None if scorer is None else judged_in(pool, "scorer", scorer)
         close = _both(close, pool.aclose)
     return UserCode(
-        agent=agent,
-        close=close,
-        make_environment=make_environment,
-        tools=tools,
-        reward=reward,
-        scorer=scorer,
-        judge=judge,
-    )
+        agent=agent, close=close, make_environment=make_environment, tools=tools, reward=reward, scorer=scorer, judge=judge
+    )  # fmt: skip
 
 
 def _both(first: Closing | None, second: Closing) -> Closing:

@@ -9,11 +9,11 @@ from pathlib import Path
 from sparring.build.run import Parts
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.environments import record_demonstration
-from sparring.errors import DataError
+from sparring.errors import DataError, InfrastructureError
 from sparring.plugins import load_object
 from sparring.protocols import SpliceRefused
 from sparring.tracking.stored import rows, trajectory_files
-from sparring.types import Message, ToolSchema
+from sparring.types import Message, Task, ToolSchema
 
 
 def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
@@ -25,7 +25,7 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
     if source == "expert":
         rng = random.Random(parts.config.run.seed)
         chosen = rng.sample(list(parts.tasks.train), min(num, len(parts.tasks.train)))
-        told = [(record_demonstration(parts.make_environment, task), parts.tools) for task in chosen]
+        told = [(_demonstrated(parts, task), parts.tools) for task in chosen]
     elif ":" in source:
         told = [(one, parts.tools) for one in load_object(source, beside=parts.recipe_dir)(num, parts.config.run.seed)]
     else:
@@ -41,6 +41,18 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
         except (DataError, SpliceRefused) as error:
             raise DataError(f"demonstration {row} of {source!r}: {error}") from error
     return tokenized
+
+
+def _demonstrated(parts: Parts, task: Task) -> list[Message]:
+    """The expert's episode, which is played again over an outage as any other. Raises InfrastructureError over too many."""
+    tries = 1 + parts.config.rollout.rollout_max_retries
+    while True:
+        tries -= 1
+        try:
+            return record_demonstration(parts.make_environment, task)
+        except InfrastructureError:
+            if not tries:
+                raise
 
 
 def _conversations_from(

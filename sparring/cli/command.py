@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import io
 import json
 import os
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
-from sparring.errors import SparringError
+from sparring.errors import ServiceError, SparringError
 from sparring.faults import arm_from_environment
-from sparring.logs import show_on_stderr
+from sparring.logs import show_on_stderr, unfailing
 from sparring.redaction import masked
 from sparring.supervision.report import supervised
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
+
+
+_results: ContextVar[TextIO | None] = ContextVar("results", default=None)
+"""Where `print_json` writes; None is standard output."""
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +42,8 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            command(*arguments, **options)
+            with _results_alone() if options.get("as_json") else nullcontext():
+                command(*arguments, **options)
         except SparringError as error:
             typer.echo(masked(f"error: {error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}"), err=True)
             raise typer.Exit(error.exit_code) from None
@@ -41,6 +53,9 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - the last place where it can be reported
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                typer.echo(masked(f"error: {error}. Make room there, or write elsewhere, and do it again."), err=True)
+                raise typer.Exit(ServiceError.exit_code) from None
             _report_bug(error)
             raise typer.Exit(1) from None
 
@@ -78,6 +93,9 @@ def main() -> None:
     # The bars and deprecation warnings of the libraries that load models would drown our own lines.
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    sys.stderr = unfailing(sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no such letter shows its number
     show_on_stderr()
     report = supervised()
     try:
@@ -122,7 +140,18 @@ def _report_bug(error: Exception) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1))
+    typer.echo(json.dumps(value, indent=1), file=_results.get())
+
+
+@contextmanager
+def _results_alone() -> Iterator[None]:
+    """Standard output is for `print_json`; what a recipe's code prints goes to standard error."""
+    before = _results.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.reset(before)
 
 
 def say(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,7 +67,7 @@ def runs_branch(
             print_json({"path": str(child.path), **origin})
             return
         say(f"made {child.path}, from step {origin['step']} of {run_path(run)}")
-        say(f"next: sparring train --resume {child.path}")
+        say(f"next: sparring train --resume {shlex.quote(str(child.path))}")
         return
     if not as_json:
         say(f"{child.path} goes on from step {origin['step']} of {run_path(run)}")
@@ -97,4 +98,4 @@ def _show(found: Diagnosis) -> None:
     say(f"at first and now: {course}" if found.course else "no step was trained yet")
     first = found.first
     if first is not None and first.settings:
-        say(f"next: sparring runs branch {found.run} {' '.join(overrides(first.settings))}")
+        say(f"next: sparring runs branch {shlex.quote(str(found.run))} {' '.join(overrides(first.settings))}")

@@ -116,9 +116,11 @@ def _compare_runs(sources: Sequence[str], picture: Path, as_json: bool) -> None:
 
 
 def _show_report(report: EvaluationReport, as_json: bool) -> None:
+    here = Path.cwd()
+    path = report.path.relative_to(here) if report.path.is_relative_to(here) else report.path
     if as_json:
-        print_json({"path": str(report.path), **report.as_json()})
+        print_json({"path": str(path), **report.as_json()})
         return
     title = "held-out tasks" if report.rescored is None else f"{report.rescored['episodes']}, judged anew"
     show_evaluations(report.evaluations, report.comparisons, title=title)
-    say(f"every task is in {report.path}")
+    say(f"every task is in {path}")

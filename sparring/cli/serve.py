@@ -32,10 +32,12 @@ def serve(
         else:
             say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
 
-    from sparring.evaluation.policies import find_checkpoint
+    from sparring.evaluation.policies import find_checkpoint, named_checkpoint
 
     served = model
-    if (named := find_checkpoint(model)) is not None:
+    # What is not there in the folder of runs is no name at a hub, so none is asked for it.
+    is_run = Path(model).parts[:1] == ("runs",) and not Path(model).exists()
+    if (named := named_checkpoint(model) if is_run else find_checkpoint(model)) is not None:
         folder, step = named
         folder.trained_config()
         served = str(folder.path) if step is None else f"{folder.path}@{step}"

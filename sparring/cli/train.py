@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ def init(
         print_json({"folder": str(folder), "files": written})
         return
     say(f"wrote {', '.join(written)}")
-    say(f"next: sparring train {folder / 'recipe.toml'}")
+    quoted = shlex.quote(str(folder))
+    say(f"next: sparring check {quoted}, then sparring train {quoted}")
 
 
 @app.command()
@@ -166,7 +168,7 @@ def _report_training(result: Any, as_json: bool) -> None:
         return
     if result.validations:
         show_evaluations(list(result.validations.values()), [], title="validation")
-    say(f"next: sparring eval {result.run}")
+    say(f"next: sparring eval {shlex.quote(str(result.run))}")
 
 
 def _show_settings(path: Path, changes: Sequence[str], as_json: bool) -> None:

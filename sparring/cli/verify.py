@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
 from sparring.errors import DataError
-from sparring.ledger.verification import verify_file
+from sparring.ledger.verification import read_published, verify_file
 from sparring.tracking import RunFolder
 
 MOST_SHOWN = 20
@@ -25,7 +26,7 @@ def verify(run: Run, as_json: Json = False) -> None:
         raise DataError(f"{folder.path} has no ledger.sqlite: it has played nothing yet.")
     began = time.monotonic()
     broken = [*verify_file(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)]
-    damaged = _damage(folder.checkpoints)
+    damaged = [*_missing(folder.checkpoints, read_published(path)), *_damage(folder.checkpoints)]
     result: dict[str, Any] = {"run": str(folder.path), "broken": broken, "checkpoints": damaged}
     if as_json:
         print_json({**result, "seconds": time.monotonic() - began})
@@ -36,11 +37,24 @@ def verify(run: Run, as_json: Json = False) -> None:
             say(f"... and {len(broken) - MOST_SHOWN} more; --json has them all")
     if broken or damaged:
         raise DataError(
-            f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} damaged checkpoints. What rests on "
-            "them is not to be trusted; resume from an older checkpoint, or begin anew."
+            f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} damaged or missing checkpoints. What "
+            "rests on them is not to be trusted; resume from an older checkpoint, or begin anew."
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
+
+
+def _missing(checkpoints: Path, published: Mapping[int, str]) -> list[str]:
+    """That the newest checkpoint which the ledger knows of is gone, in a sentence; a run that goes on may have a newer one."""
+    from sparring.training.checkpoint_files import numbered
+
+    step = max(published, default=-1)
+    is_there = step < 0 or (checkpoints / published[step]).is_dir()
+    if is_there or any(int(path.name) > step for path in numbered(checkpoints)):
+        return []
+    return [
+        f"{checkpoints / published[step]} is not there: what the ledger says was trained up to step {step} rests on it."
+    ]
 
 
 def _damage(checkpoints: Path) -> list[str]:

@@ -10,8 +10,11 @@ from typing import NoReturn
 
 from sparring.environments.base import Environment
 from sparring.errors import InfrastructureError
-from sparring.plugins import call
+from sparring.plugins import call, text_of
 from sparring.types import Json
+
+_MOST_LEVELS = 100
+"""Of lists and objects in arguments: what writes and sends them goes no deeper than a few hundred."""
 
 
 class ToolError(StrEnum):
@@ -63,6 +66,8 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
         parsed = json.loads(arguments or "{}", parse_constant=_refuse) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not valid JSON")
+    if _is_deep(parsed):
+        return _refused(name, str(arguments), ToolError.BAD_JSON, f"the arguments of {name} are nested too deeply")
     if not isinstance(parsed, Mapping):
         return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not a JSON object")
     problem = offered[name].problem_with(parsed)
@@ -76,7 +81,7 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
     except ToolFailure as error:
         return _refused(name, parsed, error.kind, str(error))
     except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)
-        return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {error}")
+        return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {text_of(error)}")
     logged = result.logged if isinstance(result, Observation) else {}
     return ToolResult(content=content, error=None, transition={**logged, **_transition(name, parsed, content, None)})
 
@@ -94,6 +99,14 @@ def _as_text(result: object) -> str:
     if isinstance(result, str):
         return result
     return json.dumps(result, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _is_deep(value: Json) -> bool:
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inside = [one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)]
+        level = [child for children in inside for child in children]
+    return bool(level)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -261,12 +261,7 @@ class Ledger:
     def published(self) -> list[tuple[int, str]]:
         """Step and name of the checkpoints that the run rests on, oldest first; those that it went back behind are not among
         them. Older ones may be pruned."""
-        names: dict[int, str] = {}
-        for kind, step, name, _ in self._writer.submit(rows.select_lineage).result():
-            names = {one: named for one, named in names.items() if one <= step}
-            if kind == "published":
-                names[step] = name
-        return sorted(names.items())
+        return sorted(rows.published_in(self._writer.submit(rows.select_lineage).result()).items())
 
     @property
     def last_published(self) -> int | None:

@@ -147,6 +147,16 @@ def select_lineage(db: sqlite3.Connection) -> list[tuple[str, int, str, int]]:
     return db.execute("SELECT kind, step, checkpoint, event FROM lineage ORDER BY sequence").fetchall()
 
 
+def published_in(lineage: Iterable[tuple[str, int, str, int]]) -> dict[int, str]:
+    """By step the names of the checkpoints that the run rests on; those that it went back behind are not among them."""
+    names: dict[int, str] = {}
+    for kind, step, name, _ in lineage:
+        names = {one: named for one, named in names.items() if one <= step}
+        if kind == "published":
+            names[step] = name
+    return names
+
+
 def select_consumed(db: sqlite3.Connection) -> list[tuple[int, str]]:
     """(step, rollout) of what is claimed or trained, in the order in which it was claimed last."""
     return db.execute(

@@ -12,13 +12,13 @@ import math
 import sqlite3
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias, final
 
 from sparring.errors import DataError
-from sparring.ledger.rows import FORMAT, select_lineage
+from sparring.ledger.rows import FORMAT, published_in, select_lineage
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
@@ -66,13 +66,25 @@ def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[
 
     Raises DataError for a file that is no ledger of this format.
     """
+    with _opened(path) as db:
+        return broken_invariants(db, max_steps_off_policy)
+
+
+def read_published(path: Path) -> dict[int, str]:
+    """The checkpoints that the run rests on, by step, of a file as `verify_file` reads it. Raises DataError as that does."""
+    with _opened(path) as db:
+        return published_in(select_lineage(db))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found != FORMAT:
                 raise DataError(f"{path} has format {found}, this version reads format {FORMAT}; resume its run once.")
             db.execute("BEGIN")
-            return broken_invariants(db, max_steps_off_policy)
+            yield db
     except sqlite3.Error as error:
         raise DataError(f"{path} cannot be read as a ledger: {error}.") from error
 
@@ -91,10 +103,7 @@ def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None =
 def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: dict[str, str]) -> list[str]:
     """Each rollout's events must be a legal life that ends where its row says it is, on a checkpoint that still counts."""
     lineage = select_lineage(db)
-    published: list[int] = []
-    for kind, step, _, _ in lineage:
-        published = [*(one for one in published if one <= step), *([step] if kind == "published" else [])]
-    last_published = max(published, default=-1)
+    last_published = max(published_in(lineage), default=-1)
 
     @cache
     def problems(life: str, split: str, state: str, step: int | None, reason: str | None) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class GroupCommitWriter:
         """Queue a job. Raises ServiceError when an earlier one could not be written."""
         if self._failure is not None:
             raise ServiceError(
-                f"The ledger stopped writing: {self._failure}. Nothing later was recorded; resume the run."
+                f"The ledger stopped writing: {self._failure}. Nothing later was recorded; mend that, and resume the run."
             )
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # A cancelled waiter must not cancel the write.
@@ -68,7 +68,9 @@ class GroupCommitWriter:
         self._thread.join()
         self._connection.close()
         if self._failure is not None:
-            raise ServiceError(f"The ledger stopped writing: {self._failure}. Resume the run.") from self._failure
+            raise ServiceError(
+                f"The ledger stopped writing: {self._failure}. Mend that, and resume the run."
+            ) from self._failure
 
     def _run(self) -> None:
         """Waits for jobs; whoever submits wakes it; ends at the None that `close` queues."""

@@ -174,13 +174,16 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Pass on what asks to stop; a terminal that was closed does, too."""
+        """Pass on what asks to stop; a terminal that was closed does, too, but for `nohup`."""
 
         def pass_on(number: int, _: FrameType | None) -> None:
             self._told_at.append(time.monotonic())
             self._kill(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, pass_on) for number in numbers}
         try:
             yield
         finally:

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+_MOST_LEVELS = 200
+"""Of lists and objects in each other; what lies deeper is written as "...". orjson itself goes no deeper than 254."""
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
@@ -16,23 +18,25 @@ def encode(value: Any, *, indent: bool = False) -> bytes:
     try:
         return orjson.dumps(value, default=repr, option=options)
     except TypeError:
-        # Lone surrogates (a tool argument may hold "\ud800") and integers beyond 64 bits.
-        return orjson.dumps(_plain(value), option=options)
+        # Lone surrogates (a tool argument may hold "\ud800"), integers beyond 64 bits, and what is nested too deeply.
+        return orjson.dumps(_plain(value, _MOST_LEVELS), option=options)
 
 
 def encode_line(value: Any) -> bytes:
     return encode(value) + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, levels: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else str(value)
-    if isinstance(value, Mapping):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(item) for item in value]
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes | bytearray):
+        if not levels:
+            return "..."
+        if isinstance(value, Mapping):
+            return {_plain(str(key), 1): _plain(item, levels - 1) for key, item in value.items()}
+        return [_plain(item, levels - 1) for item in value]
     return repr(value)

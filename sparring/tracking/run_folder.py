@@ -88,6 +88,10 @@ class RunFolder:
         folder.set_status("created", step=0)
         return folder
 
+    def absolute(self) -> Self:
+        """The same, and there also when user code changes the working folder."""
+        return type(self)(self.path.absolute())
+
     @property
     def recipe(self) -> Path:
         """The run's own recipe; its folder holds the Python files that it names."""

@@ -51,7 +51,9 @@ def rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, dict[st
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{where}: {error}; every line must be a JSON object.") from error
+            raise DataError(
+                f"{where}: {error}; every line must be a JSON object. Mend the line, or remove it."
+            ) from error
         if not isinstance(row, dict):
             raise DataError(f"{where}: {line[:80]} is no JSON object, and every line must be one.")
         yield where, row

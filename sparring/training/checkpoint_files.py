@@ -118,7 +118,10 @@ def newest(directory: Path) -> Path:
             return candidate
     if first_problem is not None:
         raise first_problem
-    raise DataError(f"{directory} holds no checkpoint; train the run first, or name another run.")
+    raise DataError(
+        f"{directory} holds no checkpoint: none was written yet, or they were deleted; train the run first, restore them, or "
+        "name another run."
+    )
 
 
 def best(directory: Path, scores: Mapping[int, float]) -> Path | None:

@@ -309,7 +309,7 @@ def _sendable(value: Json, what: str) -> bytes:
     """Raises UsageError."""
     try:
         return frame(value)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{what} cannot go to a worker process: {error}. Use values that JSON has a form for, or set environment.workers = 0."
         ) from error

@@ -23,6 +23,7 @@ from typing import Any, final
 from sparring.environments import Environment
 from sparring.errors import UsageError
 from sparring.faults import arm_from_environment, fault_point
+from sparring.logs import unfailing
 from sparring.plugins import call, load_object
 from sparring.types import Json, Message, ToolSchema, Turn
 from sparring.workers.pool import Code
@@ -34,6 +35,10 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     descriptor, parent = map(int, sys.argv[1:])
     _end_with(parent)
+    # Standard output is for the results of a command, and a terminal that is gone is no reason for a tool to fail.
+    sys.stdout = sys.stderr = unfailing(sys.stderr)
+    with suppress(OSError):
+        os.dup2(2, 1)
     arm_from_environment()
     asyncio.run(_main(socket.socket(fileno=descriptor)))
     for stream in (sys.stdout, sys.stderr):
@@ -141,7 +146,7 @@ class _Worker:
             return await self._close(number, place)
         environment = self._environments.get(place)
         if environment is None:
-            environment = self._environments[place] = self._loaded.environment()
+            environment = self._environments[place] = await call(self._loaded.environment)
         match do:
             case "reset":
                 opening = await call(environment.reset, *arguments)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparring import errors
 from sparring.environments.calls import Observation, ToolError, ToolFailure
+from sparring.plugins import text_of
 from sparring.types import Json, Outcome, Reward, Sampling, Score, StopReason, Task, Trajectory, Turn, Usage
 
 _CLASSES: Mapping[str, type] = {
@@ -79,7 +80,7 @@ def outcome(came_of_it: object) -> dict[str, Json]:
         return {"value": came_of_it}
     known = [one.__name__ for one in type(came_of_it).__mro__ if one.__module__ == errors.__name__]
     told = {
-        "name": type(came_of_it).__name__, "text": str(came_of_it), "repr": repr(came_of_it),
+        "name": type(came_of_it).__name__, "text": text_of(came_of_it), "repr": repr(came_of_it),
         # The problems of a recipe come as their text.
         "known": next((name for name in known if name != errors.ConfigError.__name__), None),
         "kind": came_of_it.kind.value if isinstance(came_of_it, ToolFailure) else None,
@@ -89,10 +90,10 @@ def outcome(came_of_it: object) -> dict[str, Json]:
 
 
 def outcome_frame(head: Mapping[str, Json], came_of_it: object) -> bytes:
-    """The frame of a message with an outcome. A value that cannot be sent becomes the error that says so."""
+    """The frame of a message with an outcome. What cannot be sent becomes the error that says so."""
     try:
         return frame({**head, **outcome(came_of_it)})
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 (user code may make what cannot even be looked at)
         return frame({**head, **outcome(error)})
 
 

@@ -37,3 +37,14 @@ def test_every_episode_has_an_environment_of_its_own_that_is_closed_once(ending:
 
     asyncio.run(main())
     assert [environment.num_closed for environment in made] == [1, 1]
+
+
+@pytest.mark.parametrize("error", [OSError("no such server"), SystemExit(3)])
+def test_a_world_that_cannot_be_made_is_an_outage(error: BaseException) -> None:
+    def made() -> Environment:
+        raise error
+
+    with pytest.raises(
+        InfrastructureError, match=r"Task t1: the environment cannot be made: .*(no such server|exit\(3\))"
+    ):
+        asyncio.run(EnvironmentAgent(made, max_turns=3).play(TASK, ScriptedSession()))

@@ -8,6 +8,7 @@ import pytest
 
 from sparring.detectors import watched
 from sparring.errors import ConfigError, GateError, UsageError
+from sparring.ledger import Ledger, RolloutState
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 
@@ -104,6 +105,23 @@ def test_a_roll_back_leaves_the_last_checkpoint_from_before_the_first_warning(re
     assert warned == 4
     assert checkpoints.newest(run / "checkpoints").name == "000003"
     assert [path.name for path in (run / "set_aside").iterdir()] == ["000004"]
+
+
+def test_a_roll_back_to_before_the_first_checkpoint_leaves_nothing_trained(recipe: Path) -> None:
+    text = recipe.read_text()
+    recipe.write_text(text[: text.index("[warm_start]")] + text[text.index("[batch]") :])
+    settings = [one for one in SMALL if not one.startswith("warm_start.")]
+    run = run_of(recipe)
+    trainer = MultiTurnRLTrainer(
+        recipe, check=False, quiet=True,
+        overrides=[
+            f"run.runs_dir={run.parent}", "run.name=run", *settings, "schedule.save_every=4", "detectors.reaction=roll_back",
+        ],
+    )  # fmt: skip
+    with trainer, pytest.raises(GateError, match="there was no checkpoint from before; 000004 went to"):
+        trainer.train()
+    with Ledger(run / "ledger.sqlite") as ledger:
+        assert (ledger.published(), ledger.rollouts(state=RolloutState.TRAINED)) == ([], [])
 
 
 def test_a_pause_waits_until_its_file_is_deleted(recipe: Path) -> None:

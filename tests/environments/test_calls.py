@@ -60,6 +60,7 @@ def test_a_call_is_logged_with_parsed_arguments_and_result() -> None:
         ("add", '{"first": 2', ToolError.BAD_JSON, "not valid JSON"),
         ("add", '{"first": NaN}', ToolError.BAD_JSON, "not valid JSON"),
         ("add", "[2]", ToolError.BAD_JSON, "not a JSON object"),
+        ("add", f'{{"first": {"[" * 100 + "]" * 100}}}', ToolError.BAD_JSON, "are nested too deeply"),
         ("add", '{"first": true}', ToolError.WRONG_TYPE, "argument 'first' must be integer, got true"),
         ("add", '{"first": 2.0}', ToolError.WRONG_TYPE, "must be integer"),
         ("add", "", ToolError.WRONG_TYPE, "argument 'first' is missing"),

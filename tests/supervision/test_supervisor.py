@@ -177,6 +177,26 @@ def test_a_training_stops_with_its_checkpoint_when_its_supervisor_was_killed(run
     assert (run / "stopped").read_text() == "x"
 
 
+def test_a_terminal_that_is_closed_stops_a_training(run: Path) -> None:
+    process = supervised(run, WAITS)
+    eventually((run / "ready").exists)
+    os.kill(process.pid or 0, signal.SIGHUP)
+    assert exit_code(process) == 0
+    assert (run / "stopped").read_text() == "x"
+
+
+def _supervise_with_nohup(run: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _supervise(run, "os.kill(os.getppid(), signal.SIGHUP)\n" + WAITS.replace("600", "0.3") + "report.over(7)", {})
+
+
+def test_nohup_leaves_a_training_alone_when_its_terminal_is_closed(run: Path) -> None:
+    process = processes.Process(target=_supervise_with_nohup, args=(run,))
+    process.start()
+    assert exit_code(process) == 7
+    assert not (run / "stopped").exists()
+
+
 def test_a_second_request_ends_one_that_does_not_listen(run: Path) -> None:
     process = supervised(run, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n(run / 'ready').touch()\ntime.sleep(600)")
     eventually((run / "ready").exists)

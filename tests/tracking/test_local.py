@@ -7,6 +7,7 @@ import pytest
 
 from sparring.tracking import LocalTracker
 from sparring.tracking.encode import encode
+from sparring.types import Json
 from tests.tracking.builders import GROUP
 
 
@@ -96,6 +97,13 @@ def test_a_disk_that_refuses_costs_one_warning(tmp_path: Path, caplog: pytest.Lo
     (record,) = caplog.records
     assert "local files failed (IsADirectoryError" in record.message
     assert len(lines(tmp_path / "findings.jsonl")) == 1
+
+
+def test_what_is_nested_too_deeply_is_written_as_far_as_it_goes() -> None:
+    nested: Json = "core"
+    for _ in range(300):
+        nested = [nested]
+    assert encode({"a": nested}) == b'{"a":' + b"[" * 199 + b'"..."' + b"]" * 199 + b"}"
 
 
 def test_integers_beyond_64_bits_and_foreign_keys_are_encoded() -> None:

@@ -80,7 +80,10 @@ def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
 SCRIPTS: dict[str, Sequence[Message]] = {
     "results": [tool_call("returns", what=what) for what in ("more to log", "a pair", "fields", "surrogate", "marked")],
     "no results": [tool_call("returns", what=what) for what in ("no JSON", "NaN")],
-    "errors": [*(tool_call("fails", how=how) for how in ("value", "key", "told")), tool_call("nothing"), tool_call("count", x=1)],
+    "errors": [
+        *(tool_call("fails", how=how) for how in ("value", "key", "told", "mute", "panic")), tool_call("nothing"),
+        tool_call("count", x=1),
+    ],
     "over when it says so": [tool_call("count"), tool_call("count"), tool_call("count"), tool_call("count")],
     "replies": [answer("one"), answer("two"), answer("three")],
 }  # fmt: skip

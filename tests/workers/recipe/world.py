@@ -31,6 +31,15 @@ def die(how: str) -> None:
             raise ValueError("no room", 3)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("says nothing")
+
+
+class Panic(BaseException):
+    """No Exception, as libraries in Rust raise it."""
+
+
 class World(Environment):
     describe_tools = "prompt"
 
@@ -87,7 +96,10 @@ class World(Environment):
     @tool
     def fails(self, how: str) -> str:
         """An error of a kind."""
-        raise {"value": ValueError("not", 1), "key": KeyError("k"), "told": ToolFailure("in these words")}[how]
+        raise {
+            "value": ValueError("not", 1), "key": KeyError("k"), "told": ToolFailure("in these words"),
+            "mute": Mute(), "panic": Panic("out of bounds"),
+        }[how]  # fmt: skip
 
     @tool
     def breaks(self) -> str:
