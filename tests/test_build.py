@@ -73,6 +73,18 @@ def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_i
     assert {sum(mask) for _, mask in (own, *taped)} == {sum(own[1])}
 
 
+def test_demonstrations_that_no_sequence_can_hold_are_refused_by_their_length(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
+    long = [{"role": "user", "content": "find a 0? " * 60}, {"role": "assistant", "content": "ans a"}]
+    lines = "".join(json.dumps({"messages": one}) + "\n" for one in (said, long))
+    (tmp_path / "two.jsonl").write_text(lines, "utf-8")
+    with Ledger() as ledger:
+        parts = build(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
+        with pytest.raises(DataError, match=r"1 of 2 demonstrations .* longer .* = \d+; the longest, demonstration 2, has"):
+            demonstrations(parts, 9, str(tmp_path / "two.jsonl"))
+        asyncio.run(parts.engine.close())
+
+
 MINE = """
 def advantages(groups, *, gamma=1.0, alpha=1.0):
     return [[[alpha * gamma * member.total] * len(member.turn_rewards) for member in group] for group in groups]

@@ -40,6 +40,15 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
             tokenized.append(tokenize_conversation(parts.chat, conversation, tools))
         except (DataError, SpliceRefused) as error:
             raise DataError(f"demonstration {row} of {source!r}: {error}") from error
+    limit = parts.config.model.max_sequence_length
+    too_long = [(len(ids), row) for row, (ids, _) in enumerate(tokenized, start=1) if len(ids) > limit]
+    if too_long:
+        most, row = max(too_long)
+        raise DataError(
+            f"{len(too_long)} of {len(tokenized)} demonstrations of {source!r} are longer than model.max_sequence_length = "
+            f"{limit}; the longest, demonstration {row}, has {most} tokens. Raise model.max_sequence_length to {most}, or leave "
+            "these out."
+        )
     return tokenized
 
 
