@@ -273,6 +273,8 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
     if not is_flat(observed) or observed.is_solved or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
         return
     changes = {name: thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")}
+    # So that as many steps go twice as far as they must to be seen.
+    higher = min(1.0, max(10 * rate, float(f"{2 * FARTHEST / len(observed.trained):.0e}")))
     if farthest > FARTHEST or any(one is None or one.exceeds(SURE) or (-one).exceeds(SURE) for one in changes.values()):
         return
     yield Finding(
@@ -284,10 +286,10 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
             "farthest_any_weight_went": farthest, "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
             "learning_rate": rate, "grad_norm": round(observed.now("training/grad_norm"), 5),
         },
-        change=f"Raise the learning rate tenfold, from {rate:g}.",
+        change=f"Raise the learning rate from {rate:g} to {higher:g}.",
         confirm="training/entropy leaves its level, then the reward does.",
         step=observed.history.last_step,
-        settings=possible(observed.config, {"optimizer.learning_rate": rounded(min(1.0, 10 * rate))}),
+        settings=possible(observed.config, {"optimizer.learning_rate": rounded(higher)}),
         confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 

@@ -28,6 +28,8 @@ STRAGGLING, STARVED = 0.4, 0.7
 """Share of a step that is waited for the last few episodes, and for play at all."""
 STARVED_FOR_GOOD = 0.9
 """Of a step that is play, from which on play during learning gains less than a tenth."""
+WORLD_SHARE = 0.4
+"""Of the wait for a step's episodes, that the environment of an ordinary one takes."""
 SHORT_SECONDS = 0.05
 """Differences below are noise of the machine."""
 MISMATCH, MOST_ROUNDED, ROUNDED_SHARE = 1e-3, 0.05, 0.05
@@ -38,6 +40,8 @@ FEW_COUNT = 0.5
 LEFT_OUT, RECENT_STEPS = 0.2, 10
 """Share of the weight of tokens that the correction for their age takes away, and the steps that it is averaged over, since it
 comes and goes."""
+FRESH = 2
+"""Steps that tokens may be old without much of them being left out, unless the policy moves very fast."""
 MANY_DISCARDED = 0.2
 GROWN = 1.3
 FEWEST_STEPS = 12
@@ -210,7 +214,7 @@ def stale(observed: Observed) -> Iterable[Finding]:
     if oldest < 1 or not (count < FEW_COUNT or left_out > LEFT_OUT or is_thrown_away):
         return
     counts = min(count, 1 - left_out)
-    bound = rollout.max_steps_off_policy // 2
+    bound = min(rollout.max_steps_off_policy // 2, FRESH)
     settings: dict[str, Json] = {"rollout.max_steps_off_policy": bound}
     if rollout.staleness_window > 1:
         settings["rollout.staleness_window"] = 1
@@ -341,7 +345,7 @@ def starved(observed: Observed) -> Iterable[Finding]:
     episodes = config.batch.global_batch_size * config.batch.group_size
     slots = config.rollout.rollout_max_concurrency
     usual = median(_world_seconds(one) for one in played)
-    if share < STARVED or usual < SHORT_SECONDS or not (world > 0.5 * total or usual > 0.25 * waiting / len(record)):
+    if share < STARVED or usual < SHORT_SECONDS or not (world > 0.5 * total or usual > WORLD_SHARE * waiting / len(record)):
         return
     is_narrow = slots < episodes and in_play > 0.4 * slots
     if is_narrow:

@@ -282,8 +282,12 @@ def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
 
 
 def test_a_proposed_rate_is_written_as_a_person_would() -> None:
-    found = said(run(0.4, seed=3, more=["optimizer.learning_rate=5e-7"]))
-    assert overrides(found["stall.nothing_moves"].settings) == ["optimizer.learning_rate=5e-06"]
+    def proposed(rate: str) -> list[str]:
+        return overrides(said(run(0.4, seed=3, more=[f"optimizer.learning_rate={rate}"]))["stall.nothing_moves"].settings)
+
+    # Tenfold, or what takes weights by 0.001 in 20 steps.
+    assert proposed("1.1e-5") == ["optimizer.learning_rate=0.00011"]
+    assert proposed("5e-7") == ["optimizer.learning_rate=5e-05"]
 
 
 def test_a_run_that_has_not_begun_is_early() -> None:
