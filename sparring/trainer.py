@@ -178,7 +178,7 @@ class MultiTurnRLTrainer:
             self.close()
 
     def stop(self) -> None:
-        """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
+        """Stop with a checkpoint, after the step under way if that is nearly over. Calling it again changes nothing."""
         self._stop_requested.set()
         stop = self._stop
         if stop is not None:
