@@ -49,7 +49,7 @@ def test_a_clock_that_jumps_back_an_hour_and_on_by_a_day_changes_nothing(tmp_pat
     whole = Training(tmp_path / "whole", settings)
     assert whole.over() == 0
     # Slow enough for the clock to be moved while steps 2 and 4 are played; then the trainer dies.
-    slow = "worker.answering=delay,seconds=0.05,times=100000;step.claimed=kill,at=6"
+    slow = "worker.answering=delay,seconds=0.02,times=100000;step.claimed=kill,at=6"
     command = Command(
         tmp_path,
         {
