@@ -87,7 +87,7 @@ class MlflowTracker:
             return self._is_done.is_set()
         with self._lock:
             self._is_closed = True
-            _say_over(self._process)
+            _close_input(self._process)
         self._listener.join(seconds)
         with self._lock:
             self._is_given_up = True
@@ -118,6 +118,7 @@ class MlflowTracker:
             self._pass_on_what_it_says()
             code = self._process.wait()
             with self._lock:
+                _close_input(self._process)
                 if code == 0 or self._is_given_up:
                     return
                 if code > 0 or not num_left:
@@ -131,7 +132,7 @@ class MlflowTracker:
                 )
                 self._process = self._started()
                 if self._is_closed:
-                    _say_over(self._process)
+                    _close_input(self._process)
 
     def _pass_on_what_it_says(self) -> None:
         assert self._process.stdout is not None
@@ -146,7 +147,8 @@ class MlflowTracker:
                         logger.warning("tracking: MLflow: %s", said)
 
 
-def _say_over(process: subprocess.Popen[str]) -> None:
+def _close_input(process: subprocess.Popen[str]) -> None:
+    """Which tells it that the run is over."""
     assert process.stdin is not None
-    with suppress(OSError):  # it ended before
+    with suppress(OSError):  # it ended, and what was written to it last has not been read
         process.stdin.close()
