@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
+from sparring.computing import unless_given_up
 from sparring.evaluation.agreement import agreement
 from sparring.faults import fault_point
 from sparring.prices import usage_metrics
@@ -51,6 +52,17 @@ class Learning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What a step made of its groups."""
+
+    advantages: TurnAdvantages
+    batch: TrainingBatch
+    metrics: Mapping[str, float]
+    times: Mapping[str, float]
+    """Seconds, by metric name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What the loop needs, finished and wired; `build` makes it."""
 
@@ -77,14 +89,16 @@ class Run:
     doing: Callable[[str], object]
     """Told what the loop does next, for who watches."""
     stop: asyncio.Event
-    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step under way is given up, nothing trained is lost."""
+    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step under way is given up unless it is nearly over, nothing trained is
+    lost."""
 
 
 async def train(run: Run) -> int:
     """Run optimizer steps until one of the limits, the data, or a stop ends it; return the last step.
 
     How far play may run ahead of learning is the scheduler's business: with max_steps_off_policy = 0 this same loop
-    is synchronous, on-policy training.
+    is synchronous, on-policy training. Raises GivenUp when it was stopped between two passes over a batch: the weights are then
+    those of no step.
     """
     began, step = time.monotonic(), run.start_step
     learning = run.learning
@@ -105,18 +119,18 @@ async def train(run: Run) -> int:
 
             # Learn: rewards -> advantages -> forest of token segments -> one optimizer step.
             run.doing("learns")
+            learned = await unless_given_up(learn, learning, groups, step + 1, stop=run.stop)
+            if learned is None:
+                scheduler.cancel(groups)
+                break
             step += 1
-            with _timed(times, "timing_s/advantages"):
-                advantages, measured = await asyncio.to_thread(learning.advantages, groups)
-            batch = learning.batch(groups, advantages)
-            with _timed(times, "timing_s/training"):
-                learned = await asyncio.to_thread(learn, learning, batch, step)
+            times |= learned.times
 
             # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
             with _timed(times, "timing_s/policy_update"):
                 weights = learning.learner.export_weights()
                 await run.engine.load_weights(weights, version=step)
-                probed = await handshake.check(weights, step, batch)
+                probed = await handshake.check(weights, step, learned.batch)
             scheduler.release(step)
             # How tasks went decides which are played next.
             run.curriculum.record([*groups, *scheduler.replaced])
@@ -124,7 +138,7 @@ async def train(run: Run) -> int:
             times["timing_s/step"] = sum(times.values())
             play = rollout_metrics(
                 groups,
-                advantages,
+                learned.advantages,
                 version=step - 1,
                 replaced=scheduler.replaced,
                 success_threshold=run.success_threshold,
@@ -134,13 +148,13 @@ async def train(run: Run) -> int:
             play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
             fault_point("tracker.logging")
-            trained = batch_metrics(batch, groups, num_stale=scheduler.num_stale, num_lost=scheduler.num_lost)
+            trained = batch_metrics(learned.batch, groups, num_stale=scheduler.num_stale, num_lost=scheduler.num_lost)
             used = usage_metrics(
                 computed=play["rollout/tokens/computed"], sampled=play["rollout/tokens/sampled"],
-                trained=learned.get("training/tokens", 0.0), seconds=times["timing_s/step"], prices=run.prices,
+                trained=learned.metrics.get("training/tokens", 0.0), seconds=times["timing_s/step"], prices=run.prices,
             )  # fmt: skip
             place = {"training/global_step": float(step), "training/epoch": run.curriculum.epoch}
-            said = {**run.observe(trajectories), **measured, **learned, **probed}
+            said = {**run.observe(trajectories), **learned.metrics, **probed}
             numbers = {**play, **trained, **said, **times, **used, **place}
             run.tracker.log_metrics(step, numbers)
             run.tracker.log_groups(step, groups, split="train")
@@ -149,8 +163,19 @@ async def train(run: Run) -> int:
     return step
 
 
-def learn(learning: Learning, batch: TrainingBatch, step: int) -> dict[str, float]:
-    """The optimizer steps on one batch. A batch in which no turn has an advantage leaves the weights as they are.
+def learn(learning: Learning, groups: Sequence[TrajectoryGroup], step: int) -> Learned:
+    """The optimizer steps on what a step's groups teach."""
+    times: dict[str, float] = {}
+    with _timed(times, "timing_s/advantages"):
+        advantages, measured = learning.advantages(groups)
+    batch = learning.batch(groups, advantages)
+    with _timed(times, "timing_s/training"):
+        metrics = optimize(learning, batch, step)
+    return Learned(advantages=advantages, batch=batch, metrics={**measured, **metrics}, times=times)
+
+
+def optimize(learning: Learning, batch: TrainingBatch, step: int) -> dict[str, float]:
+    """The optimizer steps on one batch. One in which no turn has an advantage leaves the weights as they are.
 
     Metrics are those of the first pass, when the policy is still the one that every token was meant for; what later
     passes add is under `training/last_pass/`.

@@ -93,8 +93,7 @@ class Relearning:
                 yield self._compared(self._start, 0, learning.learner)
                 for step, ids in self._consumed.items():
                     groups = _groups([_trajectory(known[id], ledger) for id in ids])
-                    advantages, _ = learning.advantages(groups)
-                    learn(learning, learning.batch(groups, advantages), step)
+                    learn(learning, groups, step)
                     yield self._compared(step, len(ids), learning.learner)
             finally:
                 background.submit(close(parts)).result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Self, final
 
 from sparring.config import ScheduleSection
@@ -61,22 +62,30 @@ class Saver:
         self._scores[step] = score
 
     def room(self, step: int) -> Room:
-        """What the disk has left for the checkpoints after a step; asked between two steps."""
+        """What the disk has left for the checkpoints after a step; asked between two steps. Raises DataError when it does not
+        say."""
         schedule, there = self._schedule, self._folder.checkpoints
         num_steps = schedule.max_steps - step
         num_saves = -(-num_steps // schedule.save_every) if schedule.save_every else 1
+        try:
+            free, num_there = free_bytes(there), len(checkpoints.numbered(there))
+        except OSError as error:
+            raise DataError(
+                f"{there} cannot be read: {error}. Mend that disk, or keep the run elsewhere (run.runs_dir)."
+            ) from error
         return Room(
             path=there,
-            free_bytes=free_bytes(there),
+            free_bytes=free,
             checkpoint_bytes=checkpoint_bytes(self._learner.export_weights()),
-            num_to_come=num_to_come(
-                keep=schedule.keep_checkpoints, num_saves=max(1, num_saves), num_there=len(checkpoints.numbered(there))
-            ),
+            num_to_come=num_to_come(keep=schedule.keep_checkpoints, num_saves=max(1, num_saves), num_there=num_there),
         )
 
     def shortage(self, step: int) -> Finding | None:
-        """That room will be short, once until there is enough again."""
-        was_short, found = self._is_short, self.room(step).finding(step)
+        """That room will be short, once until there is enough again. What cannot be read is for the next save to tell."""
+        try:
+            was_short, found = self._is_short, self.room(step).finding(step)
+        except DataError:
+            return None
         self._is_short = found is not None
         return None if was_short else found
 
@@ -128,8 +137,10 @@ class Saver:
         saved = checkpoints.save(self._folder.checkpoints, step, copy, state)
         self.newest = step
         self._ledger.publish_nowait(step, saved.name).result()
-        pinned = checkpoints.best(self._folder.checkpoints, dict(self._scores))
-        checkpoints.prune(self._folder.checkpoints, step, keep=self._schedule.keep_checkpoints, pinned=pinned)
+        # What cannot be deleted now goes with the next one.
+        with suppress(OSError):
+            pinned = checkpoints.best(self._folder.checkpoints, dict(self._scores))
+            checkpoints.prune(self._folder.checkpoints, step, keep=self._schedule.keep_checkpoints, pinned=pinned)
 
 
 def training_state(step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()) -> dict[str, Json]:

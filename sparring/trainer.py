@@ -33,6 +33,7 @@ from sparring.build import (
 from sparring.build.learning import learning_of
 from sparring.checks import gate
 from sparring.checks.report import CheckReport
+from sparring.computing import GivenUp, none_left
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
 from sparring.errors import GateError, UsageError
@@ -177,7 +178,7 @@ class MultiTurnRLTrainer:
             self.close()
 
     def stop(self) -> None:
-        """Stop after the step under way, with a checkpoint. Calling it again changes nothing."""
+        """Stop with a checkpoint, after the step under way if that is nearly over. Calling it again changes nothing."""
         self._stop_requested.set()
         stop = self._stop
         if stop is not None:
@@ -234,6 +235,7 @@ class MultiTurnRLTrainer:
         self._stop = asyncio.Event()
         if self._stop_requested.is_set():
             self._stop.set()
+        await none_left()
         reports = [] if resume or not self._checks else [await self._checked()]
         if self._parts is None:
             with self._console.phase("loading the model"):
@@ -330,6 +332,9 @@ class MultiTurnRLTrainer:
             (await asyncio.to_thread(saver.room, step)).check()
         if resume:
             await self._rewind(parts, step, "" if checkpoint is None else checkpoint.name, kept)
+            if checkpoint is None:
+                # A trainer that goes on in its own process may hold weights that nobody kept.
+                parts.learner.load_weights(parts.initial_weights)
         if checkpoint is not None:
             pass
         elif self._model_weights is not None:
@@ -422,12 +427,16 @@ class MultiTurnRLTrainer:
         progress = self._console.training(
             config.schedule.max_steps, start=step, episodes=config.batch.global_batch_size * config.batch.group_size
         )
-        async with saver:
-            with progress:
-                last = await loop.train(run)
-            if kept is not None:
-                kept.close()
-            await saver.save(last, training_state(last, curriculum, scheduler.outstanding))
+        try:
+            async with saver:
+                with progress:
+                    last = await loop.train(run)
+                if kept is not None:
+                    kept.close()
+                await saver.save(last, training_state(last, curriculum, scheduler.outstanding))
+        except GivenUp:
+            # The weights are of no step: the last checkpoint is what the run goes on from.
+            last = saver.newest or 0
         fault_point("run.closing")
         train_seconds = time.monotonic() - began
         await validate(last, is_last=True)
@@ -501,7 +510,7 @@ class MultiTurnRLTrainer:
             done = await warm_start(
                 parts.learner, conversations, steps=section.steps, batch_size=section.batch_size,
                 learning_rate=section.learning_rate, seed=self.config.run.seed,
-                on_step=lambda _, metrics: progress(metrics), should_stop=self._stop_requested.is_set,
+                on_step=lambda _, metrics: progress(metrics), stop=self._stop,
             )  # fmt: skip
         if done < section.steps:
             return False

@@ -177,7 +177,7 @@ class _Run:
             "rules": list(names),
             "note": str(self._folder / "call"),
             "call_seconds": CALL_SECONDS,
-            "began": time.time(),
+            "began": time.monotonic(),
             "model": options.model,
             "given": {
                 "production": None if options.production is None else str(options.production),

@@ -19,6 +19,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from sparring.computing import is_any_left
 from sparring.errors import ServiceError, SparringError
 from sparring.faults import arm_from_environment
 from sparring.logs import show_on_stderr, unfailing
@@ -106,13 +107,14 @@ def main() -> None:
         report.over(error.exit_code)
         sys.exit(error.exit_code)
     except SystemExit as end:
-        report.over(end.code if isinstance(end.code, int) else int(end.code is not None))
-        if end.code != INTERRUPTED:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        report.over(code)
+        if code != INTERRUPTED and not is_any_left():
             raise
         # Threads may still be inside the model: to take the interpreter down under them would crash, to wait may be long.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(INTERRUPTED)
+        os._exit(code)
 
 
 def run_path(run: Path) -> Path:

@@ -69,7 +69,7 @@ def runs_show(run: Run, as_json: Json = False) -> None:
 @runs_app.command("stop")
 @reported
 def runs_stop(run: Run, as_json: Json = False) -> None:
-    """Ask a run to stop after the step under way, with a checkpoint."""
+    """Ask a run to stop with a checkpoint."""
     folder = RunFolder(run_path(run))
     status = folder.status()
     if status.get("status") != "running":

@@ -27,7 +27,7 @@ UNSET = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=sys.maxsize)
 """Sampling of which nothing is sent: the endpoint does as it does by default."""
 
 _CONNECT_SECONDS = 10.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _PASSING = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which the same request may work later."""
@@ -68,7 +68,7 @@ class OpenAIEngine:
         *,
         api_key: str | None = None,
         max_concurrency: int = 64,
-        max_retries: int = 6,
+        max_retries: int = 7,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         rng: random.Random | None = None,
@@ -331,10 +331,13 @@ def _error_of(response: httpx.Response) -> tuple[str, str | None]:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds that the endpoint wants to be left alone, from `retry-after-ms` or `Retry-After` (a number or a date)."""
+    """Seconds that the endpoint wants to be left alone, from `retry-after-ms` or `Retry-After` (a number, or a date of its own
+    clock)."""
     milliseconds, seconds = response.headers.get("retry-after-ms", ""), response.headers.get("retry-after", "")
     try:
         return max(0.0, float(milliseconds) / 1000 if milliseconds else float(seconds))
     except ValueError:
-        date = email.utils.parsedate_tz(seconds)
-        return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
+        until, now = (email.utils.parsedate_tz(text) for text in (seconds, response.headers.get("date", "")))
+        if until is None:
+            return None
+        return max(0.0, email.utils.mktime_tz(until) - (time.time() if now is None else email.utils.mktime_tz(now)))

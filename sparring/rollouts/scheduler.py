@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Self, final
 
 from sparring.errors import ServiceError
@@ -103,9 +103,7 @@ class Scheduler:
         for task in self._in_play.values():
             task.cancel()
         results = await asyncio.gather(*self._in_play.values(), return_exceptions=True)
-        for group in results:
-            if isinstance(group, TrajectoryGroup):
-                self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
+        self.cancel([group for group in results if isinstance(group, TrajectoryGroup)])
         self._in_play.clear()
         self._planned.clear()
 
@@ -162,6 +160,11 @@ class Scheduler:
         self.outstanding = tuple(plan for _, plan in sorted(self._planned.items()))
         self._num_handed_over = 0
         self._version = version
+
+    def cancel(self, batch: Sequence[TrajectoryGroup]) -> None:
+        """Of these nothing is learned any more, since the run stops."""
+        for group in batch:
+            self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
 
     def start_ahead(self) -> None:
         """Start what the bound allows now; asynchronous play goes on while a batch is trained."""

@@ -7,6 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_asked = threading.Event()
+
+
+def is_stopping() -> bool:
+    """Whether the first request came: a second one would end what is being written."""
+    return _asked.is_set()
+
 
 @contextmanager
 def interrupts(stop: Callable[[], None]) -> Iterator[None]:
@@ -21,9 +28,11 @@ def interrupts(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
     def first(*_: object) -> None:
+        _asked.set()
         restore()
         stop()
 
+    _asked.clear()
     for number in previous:
         signal.signal(number, first)
     try:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Final, final
 
+from sparring.supervision.interrupts import is_stopping
+
 VARIABLE: Final = "SPARRING_SUPERVISOR"
 """Holds the number of the socket's file descriptor."""
 BEAT_SECONDS: Final = 2.0
@@ -65,7 +67,8 @@ class Report:
         with suppress(OSError):
             while self._socket.recv(64):
                 pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not is_stopping():
+            os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(FAREWELL_SECONDS)
         os.killpg(0, signal.SIGKILL)
 

@@ -27,6 +27,8 @@ logger = get_logger(__name__)
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for what MLflow has not been told yet."""
 REQUEST_SECONDS = 10
+MAX_STARTS = 4
+"""Of the process, which the system may kill where memory is short."""
 COMMAND = (sys.executable, "-m", "sparring.tracking.mlflow_process")
 _REQUESTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
@@ -46,19 +48,14 @@ class MlflowTracker:
 
     def __init__(self, folder: Path, *, uri: str, experiment: str, command: Sequence[str] = COMMAND) -> None:
         """`command` is what is started; another is a fake in tests."""
-        self._folder = folder
+        self._folder, self._command = folder, command
+        self._settings = json.dumps({"folder": str(folder.resolve()), "uri": uri, "experiment": experiment})
         self._is_closed = False
+        self._is_given_up = False
         self._is_done = threading.Event()
-        # A group of its own, so that Ctrl-C is not for it; the same session, so that its low priority is one beside the trainer.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            encoding="utf-8", env={**_REQUESTS, **os.environ}, process_group=0,
-        )  # fmt: skip
-        settings = {"folder": str(folder.resolve()), "uri": uri, "experiment": experiment}
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, which the listener says
-            self._process.stdin.write(json.dumps(settings) + "\n")
-            self._process.stdin.flush()
+        self._lock = threading.Lock()
+        """Held where a process is started, ended, or told that the run is over."""
+        self._process = self._started()
         self._listener = threading.Thread(target=self._listen, name="sparring-mlflow", daemon=True)
         self._listener.start()
 
@@ -88,15 +85,13 @@ class MlflowTracker:
         """Wait until all was told, for at most so long; whether it was. Later calls do nothing."""
         if self._is_closed:
             return self._is_done.is_set()
-        self._is_closed = True
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it ended before
-            self._process.stdin.close()
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        with self._lock:
+            self._is_closed = True
+            _close_input(self._process)
+        self._listener.join(seconds)
+        with self._lock:
+            self._is_given_up = True
             self._process.kill()
-            self._process.wait()
         self._listener.join()
         if not self._is_done.is_set():
             logger.warning(
@@ -105,7 +100,41 @@ class MlflowTracker:
             )  # fmt: skip
         return self._is_done.is_set()
 
+    def _started(self) -> subprocess.Popen[str]:
+        # A group of its own, so that Ctrl-C is not for it; the same session, so that its low priority is one beside the trainer.
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            encoding="utf-8", env={**_REQUESTS, **os.environ}, process_group=0,
+        )  # fmt: skip
+        assert process.stdin is not None
+        with suppress(OSError):  # it has ended, which the listener says
+            process.stdin.write(self._settings + "\n")
+            process.stdin.flush()
+        return process
+
     def _listen(self) -> None:
+        """Until a process has ended by itself. One that was killed is followed by another, which goes on from what was told."""
+        for num_left in reversed(range(MAX_STARTS)):
+            self._pass_on_what_it_says()
+            code = self._process.wait()
+            with self._lock:
+                _close_input(self._process)
+                if code == 0 or self._is_given_up:
+                    return
+                if code > 0 or not num_left:
+                    logger.warning(
+                        "tracking: MLflow: the process that tells it ended with code %d; the run goes on, and all is in its "
+                        "folder.", code,
+                    )  # fmt: skip
+                    return
+                logger.warning(
+                    "tracking: MLflow: the process that tells it was killed (%d); another one goes on.", -code
+                )
+                self._process = self._started()
+                if self._is_closed:
+                    _close_input(self._process)
+
+    def _pass_on_what_it_says(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
@@ -116,9 +145,10 @@ class MlflowTracker:
                         pass
                     case said:
                         logger.warning("tracking: MLflow: %s", said)
-        code = self._process.wait()
-        if code and not self._is_closed:
-            logger.warning(
-                "tracking: MLflow: the process that tells it ended with code %d; the run goes on, and all is in its folder.",
-                code,
-            )
+
+
+def _close_input(process: subprocess.Popen[str]) -> None:
+    """Which tells it that the run is over."""
+    assert process.stdin is not None
+    with suppress(OSError):  # it ended, and what was written to it last has not been read
+        process.stdin.close()

@@ -73,7 +73,7 @@ def write(directory: Path, step: int | str, fill: Callable[[Path], None]) -> Pat
 
 def prune(directory: Path, step: int, *, keep: int, pinned: Path | None = None) -> None:
     """Delete the oldest of the numbered checkpoints up to `step`, which was written just now, until `keep` are left; `pinned`
-    stays beside them."""
+    stays beside them. Raises OSError when the folder cannot be read."""
     fault_point("checkpoint.pruning")
     # Those with a higher number are of an abandoned future or damaged; this one must not be pruned in their favor.
     past = [path for path in numbered(directory) if int(path.name) <= step]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
+from sparring.computing import changing, may_go_on
 from sparring.errors import DataError
 from sparring.faults import fault_point
 from sparring.models.forest import forest_logprobs, layout
@@ -138,7 +139,8 @@ class TorchLearner:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate * group["ratio"]
         fault_point("learner.optimizing")
-        self._optimizer.step()
+        with changing():
+            self._optimizer.step()
         fault_point("learner.optimized")
         self._optimizer.zero_grad()
         self._forget_weights()
@@ -191,6 +193,7 @@ class TorchLearner:
     def _microbatches(self, batch: TrainingBatch) -> Iterator[TrainingBatch]:
         for microbatch in pack(batch, self._max_tokens):
             if microbatch.num_trained_tokens:
+                may_go_on()
                 yield microbatch if self._policy.is_lean else expanded(microbatch)
 
     @releases_threads

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sparring.chat import ByteTokenizer
-from sparring.engines.openai import UNSET, OpenAIEngine
+from sparring.engines.openai import UNSET, OpenAIEngine, _retry_after
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import (
     ContextOverflow,
@@ -202,6 +202,12 @@ def test_what_passes_is_asked_again_after_the_pause_that_the_endpoint_wants_or_a
     assert pauses[:2] == [7.0, 0.25]
     assert 1.5 <= pauses[2] <= 2.0 < 3.0 <= pauses[3] <= 4.0
     assert len(pauses) == 5
+
+
+def test_a_date_to_wait_for_is_of_the_endpoints_own_clock() -> None:
+    # Whatever the time is here: 7 seconds after it answered.
+    headers = {"date": "Sun, 06 Nov 1994 08:49:37 GMT", "retry-after": "Sun, 06 Nov 1994 08:49:44 GMT"}
+    assert _retry_after(httpx.Response(429, headers=headers)) == 7.0
 
 
 def test_an_endpoint_that_never_answers_is_infrastructure_and_not_the_policy() -> None:

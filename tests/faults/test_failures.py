@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import replace
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from sparring import relearning
 from sparring.faults import Fault
 from sparring.ledger import Ledger, RolloutState
 from sparring.relearning import Relearning
 from sparring.trainer import MultiTurnRLTrainer
-from sparring.types import Reward, Trajectory, TrajectoryGroup
 from tests.faults.training import Training
 
 RECIPE = Path(__file__).parent / "recipe"
@@ -41,20 +40,34 @@ def test_the_weights_are_those_of_the_same_steps_without_the_failed_rollouts(tra
     assert "checkpoint" in steps[-1].recorded
 
 
-def test_a_failed_rollout_that_counted_as_zero_would_be_seen(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_zeros(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        return [
-            replace(group, trajectories=group.trajectories + (_zero(group.trajectories[0]),) * (4 - len(group.trajectories)))
-            for group in groups
-        ]  # fmt: skip
-
-    members = relearning._groups
-    monkeypatch.setattr(relearning, "_groups", lambda trajectories: with_zeros(members(trajectories)))
-    assert any(one.difference is not None for one in Relearning(trained))
-
-
-def _zero(like: Trajectory) -> Trajectory:
-    return replace(like, id="failed", turns=(), reward=Reward(total=0.0))
+def test_a_failed_rollout_that_counted_as_zero_would_be_seen(trained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        # Room between the events, so that it is claimed beside the others of its group.
+        db.execute("UPDATE events SET sequence = -10 * sequence")
+        db.execute("UPDATE events SET sequence = -sequence")
+        num_counted = 0
+        for (lost,) in db.execute(
+            "SELECT id FROM rollouts WHERE reason = 'infra_error' AND split = 'train'"
+        ).fetchall():
+            group = f"{lost.rpartition('/')[0]}/%"
+            step, claimed = db.execute(
+                "SELECT step, max(sequence) FROM events WHERE state = 'claimed' AND rollout_id LIKE ?", (group,)
+            ).fetchone()
+            if step is None:
+                continue  # its whole group was lost
+            num_counted += 1
+            zero = json.dumps({"outcome": "finished", "reward": 0.0, "turn_rewards": None})
+            db.execute(
+                "UPDATE rollouts SET state = 'trained', step = ?, reason = NULL, result = ? WHERE id = ?",
+                (step, zero, lost),
+            )
+            event = (claimed + num_counted % 9 + 1, lost, step)
+            db.execute(
+                "INSERT INTO events (sequence, time, rollout_id, state, step) VALUES (?, 0, ?, 'claimed', ?)", event
+            )
+    assert num_counted > 0
+    assert any(one.difference is not None for one in Relearning(run))
 
 
 @pytest.mark.parametrize(("times", "code"), [(2, 0), (3, 1)])

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 from dataclasses import dataclass, field
-from multiprocessing import Pipe, get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,17 +21,13 @@ from sparring.gateway import Gateway
 from sparring.ledger import Ledger, RolloutState
 from sparring.sessions import Session
 from sparring.types import Sampling
+from tests.faults.training import processes
 
 NUM_MOMENTS = 50 if int(os.environ.get("FAULT_SEEDS", "1")) > 1 else 4
 NUM_EPISODES = 16
 MOST_ANSWERS = 200
 """A server is killed after so many at the latest."""
 DEADLINE_SECONDS = 60.0
-
-processes = get_context("forkserver")
-processes.set_forkserver_preload(
-    ["sparring.gateway", "sparring.engines.scripted", "sparring.sessions", "sparring.chat"]
-)
 
 
 def serve(pipe: Connection, path: Path) -> None:

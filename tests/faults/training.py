@@ -14,7 +14,13 @@ RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
-    ["sparring.trainer", "tests.faults.recipe.tiny", "sparring.engines.torch_engine", "renderers"]
+    [
+        "sparring.trainer",
+        "tests.faults.recipe.tiny",
+        "sparring.engines.torch_engine",
+        "sparring.engines.scripted",
+        "renderers",
+    ]
 )
 
 

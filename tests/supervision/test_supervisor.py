@@ -197,6 +197,64 @@ def test_nohup_leaves_a_training_alone_when_its_terminal_is_closed(run: Path) ->
     assert not (run / "stopped").exists()
 
 
+STOPS = """
+import threading
+from sparring.supervision.interrupts import interrupts
+
+asked = threading.Event()
+(run / "pid").write_text(str(os.getpid()))
+with interrupts(asked.set):
+    (run / "ready").touch()
+    while not asked.wait(0.1):
+        pass
+    (run / "stopping").touch()
+    time.sleep(1)  # writes its last checkpoint
+(run / "stopped").touch()
+report.over(0)
+"""
+
+
+def test_a_training_that_is_stopping_when_its_supervisor_is_killed_finishes_its_checkpoint(run: Path) -> None:
+    process = supervised(run, STOPS)
+    eventually((run / "ready").exists)
+    os.kill(process.pid or 0, signal.SIGTERM)
+    eventually((run / "stopping").exists)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join(10)
+    eventually(lambda: not is_alive(int((run / "pid").read_text())))
+    assert (run / "stopped").exists()
+
+
+def test_one_that_still_starts_ends_at_once_when_its_supervisor_is_killed(run: Path) -> None:
+    program = f"""
+import os, pathlib, time
+from sparring.supervision.report import Report
+Report()
+pathlib.Path({str(run / "part")!r}).write_text(str(os.getpid()))
+os.rename({str(run / "part")!r}, {str(run / "pid")!r})
+time.sleep(600)
+"""
+    process = processes.Process(target=_run_bare, args=(program,))
+    process.start()
+    eventually((run / "pid").exists)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join(10)
+    eventually(lambda: not is_alive(int((run / "pid").read_text())), 5)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGINT)])
+def test_one_that_waits_to_start_a_training_again_ends_when_told_and_starts_nothing(
+    run: Path, number: signal.Signals, code: int
+) -> None:
+    process = supervised(run, "os._exit(9)", pause_seconds=600.0)
+    eventually((run / "restarts.jsonl").exists)
+    began = time.monotonic()
+    os.kill(process.pid or 0, number)
+    assert exit_code(process) == code
+    assert time.monotonic() - began < 5
+    assert (run / "starts").read_text() == "begin\n"
+
+
 def test_a_second_request_ends_one_that_does_not_listen(run: Path) -> None:
     process = supervised(run, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n(run / 'ready').touch()\ntime.sleep(600)")
     eventually((run / "ready").exists)

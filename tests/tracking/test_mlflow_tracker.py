@@ -1,12 +1,18 @@
 """The trainer's side of MLflow: it starts a process, passes on what that says, and never waits longer than it should."""
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from sparring.supervision.processes import descendants
+from sparring.tracking.local import LocalTracker
 from sparring.tracking.mlflow_tracker import MlflowTracker
 
 
@@ -46,3 +52,81 @@ def test_one_that_ends_early_or_leaves_something_costs_a_warning(
     started.log_status("running")
     started.close()
     assert "has not been told everything" in caplog.text
+
+
+TELLS = """
+import os, pathlib, sys, time, types
+
+class Receiver:
+    "Stands for the server: asleep at one moment, once."
+
+    def __init__(self, folder, *, uri, experiment):
+        self.folder = folder
+
+    def open(self, kept):
+        self.sleep("opening")
+
+    def take(self, piece):
+        with (self.folder / "told").open("a") as file:
+            file.write(f"{piece.name} {piece.mark}\\n")
+        self.sleep("telling")
+
+    def finish(self):
+        self.sleep("finishing")
+
+    def sleep(self, state):
+        if state == sys.argv[1] and not (self.folder / "asleep").exists():
+            (self.folder / "asleep").touch()
+            time.sleep(600)
+
+sys.modules["sparring.tracking.mlflow_receiver"] = types.SimpleNamespace(MlflowReceiver=Receiver)
+from sparring.tracking import mlflow_process
+mlflow_process.main()
+"""
+
+
+@pytest.mark.parametrize("state", ["opening", "telling", "waiting", "finishing"])
+def test_one_that_is_killed_in_any_state_is_replaced_and_the_rest_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    local = LocalTracker(tmp_path)
+    local.log_metrics(1, {"a": 1.0})
+    local.log_artifact("evaluations/validation-0.json", {"score": 1})
+    local.close()
+    started = MlflowTracker(tmp_path, uri="u", experiment="e", command=[sys.executable, "-c", TELLS, state])
+    finishing = threading.Thread(target=started.finish, args=(60.0,))
+    if state == "finishing":
+        finishing.start()
+    told, asleep = tmp_path / "told", tmp_path / "asleep"
+    deadline = time.monotonic() + 60.0
+    while not (num_remembered(tmp_path) == 2 if state == "waiting" else asleep.exists()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    [process] = processes_of(TELLS)
+    os.kill(process, signal.SIGKILL)
+    if state != "finishing":
+        finishing.start()
+    finishing.join(60.0)
+    assert started.finish(0.0), caplog.text
+    assert "was killed (9); another one goes on" in caplog.text
+    pieces = told.read_text().splitlines()
+    # Of the piece that it was telling nobody knows whether it arrived: it is told again under the same name.
+    assert len(pieces) == (3 if state == "telling" else 2)
+    assert len(set(pieces)) == 2
+    assert processes_of(TELLS) == []
+
+
+def num_remembered(run: Path) -> int:
+    """Pieces of which the process has noted that they were told."""
+    record = run / "mlflow.json"
+    return len(json.loads(record.read_text())["told"]) if record.exists() else 0
+
+
+def processes_of(program: str) -> list[int]:
+    """That this one has started."""
+    found = []
+    for pid in descendants():
+        with suppress(OSError):
+            if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found

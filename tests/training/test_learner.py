@@ -13,7 +13,7 @@ from sparring.algorithms.advantages import ADVANTAGES
 from sparring.algorithms.credit import credit
 from sparring.algorithms.reductions import REDUCTIONS
 from sparring.errors import ConfigError, DataError
-from sparring.loop import learn
+from sparring.loop import optimize
 from sparring.training import learner as training_learner
 from sparring.training import sequences
 from sparring.training.divergence import penalized
@@ -495,5 +495,5 @@ def test_the_model_computes_nothing_that_the_choice_does_not_read(
         learner=TorchLearner(tiny_policy()), num_passes=num_passes, loss_fn="ppo", loss_config=CLIP | config,
         learning_rate=lambda _: 1e-3,
     )  # fmt: skip
-    learn(learning, batch, 1)
+    optimize(learning, batch, 1)
     assert count == forwards

@@ -66,8 +66,8 @@ def step(learner: TorchLearner) -> None:
     learner.optim_step(0.01)
 
 
-def saver_of(gated: Gated, ledger: Ledger, folder: RunFolder) -> Saver:
-    return Saver(gated, ledger, folder, schedule=ScheduleSection(), say=pytest.fail)  # pyright: ignore[reportArgumentType]
+def saver_of(gated: Gated, ledger: Ledger, folder: RunFolder, **schedule: int) -> Saver:
+    return Saver(gated, ledger, folder, schedule=ScheduleSection(**schedule), say=pytest.fail)  # pyright: ignore[reportArgumentType]
 
 
 def names(folder: RunFolder) -> list[str]:
@@ -169,6 +169,22 @@ def test_a_save_that_fails_is_told_and_tried_again_and_the_last_one_must_succeed
     assert "could not be written: fault injected at checkpoint.staging" in capsys.readouterr().err
     assert names(RunFolder(tmp_path / "run")) == [*(expected or ["000002"]), "warm_start"]
     assert checkpoints.newest(tmp_path / "run" / "checkpoints").name == (expected or ["000002"])[-1]
+
+
+def test_older_checkpoints_that_cannot_be_deleted_now_go_with_the_next_save(gated: Gated, folder: RunFolder) -> None:
+    async def run(ledger: Ledger) -> None:
+        gated.gate.set()
+        async with saver_of(gated, ledger, folder, keep_checkpoints=1) as saver:
+            await saver.save(1, {"step": 1})
+            with armed(Fault("checkpoint.pruning", "error", raises="OSError")):
+                await saver.save(2, {"step": 2})
+            assert names(folder) == ["000001", "000002"]
+            assert ledger.last_published == 2
+            await saver.save(3, {"step": 3})
+        assert names(folder) == ["000003"]
+
+    with Ledger(folder.path / "ledger.sqlite") as ledger:
+        asyncio.run(run(ledger))
 
 
 def test_a_save_for_which_there_is_no_room_is_not_begun_and_is_due(

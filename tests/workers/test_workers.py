@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -44,8 +44,22 @@ def pool() -> Iterator[WorkerPool]:
     asyncio.run(pool.aclose())
 
 
+@pytest.fixture(scope="module")
+def single() -> Iterator[WorkerPool]:
+    """Of one worker."""
+    pool = WorkerPool(1, CODE, silence_seconds=600)
+    yield pool
+    asyncio.run(pool.aclose())
+
+
 def task(**fields: Json) -> Task:
     return Task(id="a", messages=({"role": "user", "content": "Play."},), fields=fields)
+
+
+JUDGED = Trajectory(
+    id="r", task=task(), attempt=0, turns=(), messages=(), outcome=Outcome.FINISHED, reward=None, score=None,
+    final_state={"size": 2},
+)  # fmt: skip
 
 
 async def opened_in(pool: WorkerPool, **fields: Json) -> Any:
@@ -70,11 +84,15 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.05)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_until_gone(pid: int) -> None:
+    wait_until(lambda: not is_alive(pid))
 
 
 SCRIPTS: dict[str, Sequence[Message]] = {
@@ -200,13 +218,73 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_episodes_and_is_replaced(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("state", ["idle", "leased", "resetting", "playing", "judging", "closing"])
+def test_a_worker_that_is_killed_in_any_state_is_replaced_in_time(
+    single: WorkerPool, tmp_path: Path, state: str
+) -> None:
+    sleep = f"sleep beside {tmp_path / 'asleep'}"
+
+    async def main() -> float:
+        before = await opened_in(single, **({"on_close": sleep} if state == "closing" else {}))
+        process = await process_of(before)
+        if state in ("idle", "resetting", "judging"):
+            await before.close()
+        asked: Any = None
+        match state:
+            case "resetting":
+                asked = opened_in(single, on_reset=sleep)
+            case "playing":
+                asked = execute(before, "end", {"how": sleep})
+            case "judging":
+                judge = judged_in(single, "reward", load_object("world:reward", beside=BESIDE))
+                asked = evaluate_reward(judge, replace(JUDGED, task=task(on_reward=sleep)))
+            case "closing":
+                asked = before.close()
+        if asked is not None:
+            asked = asyncio.ensure_future(asked)
+            await asyncio.to_thread(wait_until, (tmp_path / "asleep").exists)
+        os.kill(process, signal.SIGKILL)
+        killed = time.monotonic()
+        if asked is not None:
+            with pytest.raises(InfrastructureError, match="was ended by SIGKILL"):
+                await asked
+        elif state == "leased":
+            with pytest.raises(InfrastructureError, match="was ended by SIGKILL"):
+                await execute(before, "count", {})
+        while True:
+            # Who asks before the end was seen is told of an outage, and asks again.
+            with suppress(InfrastructureError):
+                after = await opened_in(single)
+                break
+        took = time.monotonic() - killed
+        assert await process_of(after) != process
+        await after.close()
+        assert not is_alive(process)
+        return took
+
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    took = asyncio.run(main())
+    print(f"worker, {state}: {took:.2f} s until another one answers")  # noqa: T201
+    assert took < 5.0 * busy
+
+
+def test_workers_that_are_killed_while_they_are_closed_hold_nobody_up() -> None:
+    async def main() -> None:
+        pool = WorkerPool(2, CODE, silence_seconds=SILENCE_SECONDS)
+        found = [await process_of(await opened_in(pool)) for _ in range(2)]
+        closing = asyncio.ensure_future(pool.aclose())
+        for process in found:
+            os.kill(process, signal.SIGKILL)
+        await asyncio.wait_for(closing, 5.0)
+        assert not any(map(is_alive, found))
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("key", "how"), [("reward", "crash"), ("scorer", "exit"), ("reward", "hang")])
 def test_a_judge_that_ends_its_worker_is_an_outage_and_no_reward(pool: WorkerPool, key: str, how: str) -> None:
     field = {"reward": "on_reward", "scorer": "on_score"}[key]
-    trajectory = Trajectory(
-        id="r", task=task(**{field: how}), attempt=0, turns=(), messages=(), outcome=Outcome.FINISHED, reward=None, score=None,
-        final_state={"size": 2},
-    )  # fmt: skip
+    trajectory = replace(JUDGED, task=task(**{field: how}))
     judge = judged_in(pool, key, load_object(f"world:{key}", beside=BESIDE))
     said = {"crash": "SIGSEGV", "exit": "exit code 3", "hang": "did not come back"}[how]
     with pytest.raises(InfrastructureError, match=f"{key} of r has no answer.*{said}"):

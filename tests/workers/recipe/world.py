@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,9 @@ def die(how: str) -> None:
             re.match("(a+)+$", "a" * 64 + "b")
         case "raise":
             raise ValueError("no room", 3)
+        case _ if how.startswith("sleep beside "):
+            Path(how.removeprefix("sleep beside ")).touch()
+            time.sleep(600)
 
 
 class Mute(Exception):
@@ -125,6 +129,7 @@ class World(Environment):
         return [tool_call("count"), answer("ok")]
 
     def close(self) -> None:
+        die(self.task.fields.get("on_close", ""))
         self.note("closed")
 
     def note(self, text: str) -> None:
