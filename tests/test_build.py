@@ -80,7 +80,9 @@ def test_demonstrations_that_no_sequence_can_hold_are_refused_by_their_length(tm
     (tmp_path / "two.jsonl").write_text(lines, "utf-8")
     with Ledger() as ledger:
         parts = build(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
-        with pytest.raises(DataError, match=r"1 of 2 demonstrations .* longer .* = \d+; the longest, demonstration 2, has"):
+        with pytest.raises(
+            DataError, match=r"1 of 2 demonstrations .* longer .* = \d+; the longest, demonstration 2, has"
+        ):
             demonstrations(parts, 9, str(tmp_path / "two.jsonl"))
         asyncio.run(parts.engine.close())
 

@@ -345,7 +345,11 @@ def starved(observed: Observed) -> Iterable[Finding]:
     episodes = config.batch.global_batch_size * config.batch.group_size
     slots = config.rollout.rollout_max_concurrency
     usual = median(_world_seconds(one) for one in played)
-    if share < STARVED or usual < SHORT_SECONDS or not (world > 0.5 * total or usual > WORLD_SHARE * waiting / len(record)):
+    if (
+        share < STARVED
+        or usual < SHORT_SECONDS
+        or not (world > 0.5 * total or usual > WORLD_SHARE * waiting / len(record))
+    ):
         return
     is_narrow = slots < episodes and in_play > 0.4 * slots
     if is_narrow:

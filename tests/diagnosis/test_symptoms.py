@@ -283,7 +283,9 @@ def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
 
 def test_a_proposed_rate_is_written_as_a_person_would() -> None:
     def proposed(rate: str) -> list[str]:
-        return overrides(said(run(0.4, seed=3, more=[f"optimizer.learning_rate={rate}"]))["stall.nothing_moves"].settings)
+        return overrides(
+            said(run(0.4, seed=3, more=[f"optimizer.learning_rate={rate}"]))["stall.nothing_moves"].settings
+        )
 
     # Tenfold, or what takes weights by 0.001 in 20 steps.
     assert proposed("1.1e-5") == ["optimizer.learning_rate=0.00011"]
