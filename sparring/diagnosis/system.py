@@ -28,7 +28,7 @@ STRAGGLING, STARVED = 0.4, 0.7
 """Share of a step that is waited for the last few episodes, and for play at all."""
 STARVED_FOR_GOOD = 0.9
 """Of a step that is play, from which on play during learning gains less than a tenth."""
-WORLD_SHARE = 0.4
+WORLD_SHARE = 0.3
 """Of the wait for a step's episodes, that the environment of an ordinary one takes."""
 SHORT_SECONDS = 0.05
 """Differences below are noise of the machine."""
