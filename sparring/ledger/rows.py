@@ -76,6 +76,12 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
             return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
         problem = f"it has format {found}, and this version reads format {FORMAT}"
         db.close()
+    except sqlite3.OperationalError as error:
+        # A disk, permissions or another process: nothing says that the ledger itself is damaged.
+        raise DataError(
+            f"{path} cannot be opened as a ledger: {error}. See to the disk, its permissions, and who else holds the "
+            "file, and do it again; the file is as it was."
+        ) from error
     except sqlite3.Error as error:
         problem = str(error)
     raise DataError(f"{path} cannot be opened as a ledger: {problem}. Move it away to begin a new one.")

@@ -130,7 +130,14 @@ class MlflowTracker:
                 logger.warning(
                     "tracking: MLflow: the process that tells it was killed (%d); another one goes on.", -code
                 )
-                self._process = self._started()
+                try:
+                    self._process = self._started()
+                except OSError as error:
+                    logger.warning(
+                        "tracking: MLflow: no process could be started (%s); the run goes on, and all is in its folder.",
+                        error,
+                    )
+                    return
                 if self._is_closed:
                     _close_input(self._process)
 

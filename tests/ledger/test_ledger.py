@@ -219,8 +219,13 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "other") as db:
         db.execute("PRAGMA user_version = 99")
     for name, problem in (("text", "not a database"), ("other", "format 99")):
-        with pytest.raises(DataError, match=problem):
+        with pytest.raises(DataError, match=f"{problem}.*Move it away"):
             Ledger(tmp_path / name)
+
+
+def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"unable to open .* See to the disk, .* the file is as it was"):
+        Ledger(tmp_path / "nowhere" / "ledger.sqlite")
 
 
 @pytest.mark.parametrize(
