@@ -29,14 +29,15 @@ from sparring.types import Json
 UNPAID_SHARE = 0.05
 """Of the episodes, right by the scorer and unpaid, from which on the reward does not read what the scorer reads."""
 UNPAID_ALL = 0.95
-AGREEING = 0.6
-"""Share of groups whose members all earned the same, from which on most play is for nothing."""
+AGREEING, NEARLY_ALL_AGREE = 0.6, 0.8
+"""Share of groups whose members all earned the same, from which on most play is for nothing; from which on a mean goes up and
+down with the tasks, so that it need not be shown to stand still."""
 VALIDATION_SHARE = 0.3
 """Of the training reward's rise, that validation must at least follow."""
 DROPPED, GONE = 0.5, 0.25
 """A collapse loses so much of what the peak had gained; what is left of it when it is gone."""
-WINDOW = 5
-"""Steps of a peak."""
+WINDOW, SHORT_WINDOW = 5, 2
+"""Steps of a peak; of one at the very beginning."""
 HEALTHY_SIGNAL = 0.3
 """Share of groups with signal, below which a stall has an easier explanation than capacity."""
 MOST_RANK = 128
@@ -97,13 +98,14 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
 
 @symptom("stall.groups_agree")
 def groups_agree(observed: Observed) -> Iterable[Finding]:
-    """The reward stands still and in most groups all episodes earn the same, so that hardly anything is learned from. What is
+    """The reward stands still, or goes up and down without a rise, and in most groups all episodes earn the same, so that hardly
+    anything is learned from. What is
     proposed follows from how often each task succeeds; MTRL's own advice (smaller groups, more of them) is reported with what it
     would give at these numbers."""
     agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
     if agreeing < AGREEING or not observed.silent_groups_agree or observed.is_solved:
         return
-    if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
+    if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)) and not _noise_hides_it(observed, agreeing):
         return
     groups = [*_tallies(observed, by_group=True).values()]
     if not groups:
@@ -128,7 +130,7 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="stall.groups_agree",
         severity=Severity.WARNING,
-        symptom=f"the reward stands still, and in {agreeing:.0%} of the last groups all episodes earned the same.",
+        symptom=f"the reward does not rise, and in {agreeing:.0%} of the last groups all episodes earned the same.",
         evidence=evidence,
         change=f"{change} MTRL's guide says: group_size 8 to 4 with a larger batch; `at_half_the_group_size` is what that "
         "gives here.",
@@ -232,12 +234,17 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     lowest = observed.series("rollout/reward/min")
     if len(values) < 3 * WINDOW or not lowest:
         return
-    means = [fmean(values[place : place + WINDOW]) for place in range(len(values) - WINDOW + 1)]
-    peak = max(range(len(means) - WINDOW), key=lambda place: means[place])
     floor = min(lowest)
-    top, now = means[peak] - floor, means[-1] - floor
-    fall = difference(values[peak : peak + WINDOW], values[-WINDOW:])
-    if top <= 0 or now > DROPPED * top or not (-fall).exceeds(SURE):
+    now = fmean(values[-WINDOW:]) - floor
+    # What is gone within the first steps has had no longer peak; so short a one may be noise, unless nearly nothing is left.
+    for width, most_left in ((WINDOW, DROPPED), (SHORT_WINDOW, GONE)):
+        means = [fmean(values[place : place + width]) for place in range(len(values) - width + 1)]
+        peak = max(range(len(values) - 2 * WINDOW), key=lambda place: means[place])
+        top = means[peak] - floor
+        fall = difference(values[peak : peak + width], values[-WINDOW:])
+        if top > 0 and now <= most_left * top and (-fall).exceeds(SURE):
+            break
+    else:
         return
     fallen = next(place for place in range(peak, len(means)) if means[place] - floor <= DROPPED * top)
     steps = [one.step for one in observed.trained]
@@ -246,9 +253,9 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="stall.collapse",
         severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
-        symptom=f"the reward has fallen from {means[peak]:.2f} around step {steps[peak]} to {means[-1]:.2f}.",
+        symptom=f"the reward has fallen from {means[peak]:.2f} around step {steps[peak]} to {now + floor:.2f}.",
         evidence={
-            "peak_steps": [steps[peak], steps[peak + WINDOW - 1]], "peak": round(means[peak], 4), "now": round(means[-1], 4),
+            "peak_steps": [steps[peak], steps[peak + width - 1]], "peak": round(means[peak], 4), "now": round(now + floor, 4),
             "staleness_max": observed.now("training/staleness_max"),
             "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
             "entropy": [round(one, 4) for one in _ends(observed.series("training/entropy"))],
@@ -260,7 +267,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
-        confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + WINDOW - 1] - steps[peak])),
+        confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + width - 1] - steps[peak])),
     )  # fmt: skip
 
 
@@ -375,6 +382,14 @@ def capacity(observed: Observed) -> Iterable[Finding]:
         settings=settings,
         confirm_after=50,
     )  # fmt: skip
+
+
+def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
+    """Whether nearly all groups agree, mostly on being wrong, and no rise is likely over all steps."""
+    rise = thirds(observed.series("rollout/reward/mean"))
+    is_long = len(observed.trained) >= 2 * STALL_STEPS
+    is_low = agreeing >= NEARLY_ALL_AGREE and observed.success < 0.5
+    return is_long and is_low and rise is not None and not rise.exceeds(LIKELY)
 
 
 def _for_agreeing_groups(

@@ -281,6 +281,20 @@ def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
     assert (without.rule, without.settings) == ("budgets.turns_in_training", {"environment.max_turns": 10})
 
 
+def test_a_collapse_within_the_first_steps_is_one_and_a_lucky_step_is_none() -> None:
+    assert "stall.collapse" in said(run(lambda step, task: 0.7 if step <= 2 else 0.0))
+    assert "stall.collapse" not in said(run(lambda step, task: 0.7 if step == 1 else 0.3))
+
+
+def test_groups_that_agree_on_being_wrong_are_named_though_the_mean_goes_up_and_down() -> None:
+    # Of eight tasks one is sometimes right; in every third step three more, which earn all or nothing.
+    def luck(step: int, task: int) -> float:
+        return 0.5 if task % 8 == 0 else float(step % 3 == 0 and task % 8 < 4)
+
+    found = said(run(luck, steps=30, metrics=lambda step: {"training/entropy": 0.5 - 0.005 * step}))
+    assert "stall.groups_agree" in found
+
+
 def test_a_proposed_rate_is_written_as_a_person_would() -> None:
     def proposed(rate: str) -> list[str]:
         return overrides(

@@ -177,8 +177,14 @@ def test_a_training_stops_with_its_checkpoint_when_its_supervisor_was_killed(run
     assert (run / "stopped").read_text() == "x"
 
 
+def _supervise_at_a_terminal(run: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+    _supervise(run, WAITS, {"pause_seconds": 0.01})
+
+
 def test_a_terminal_that_is_closed_stops_a_training(run: Path) -> None:
-    process = supervised(run, WAITS)
+    process = processes.Process(target=_supervise_at_a_terminal, args=(run,))
+    process.start()
     eventually((run / "ready").exists)
     os.kill(process.pid or 0, signal.SIGHUP)
     assert exit_code(process) == 0
