@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from sparring.errors import UsageError
+
+Result = TypeVar("Result")
 
 _PREFIX = "sparring_recipe_"
 _importing = threading.RLock()
@@ -66,6 +68,19 @@ async def call(function: Callable[..., Any], *arguments: Any, **options: Any) ->
         raise RuntimeError("what it waited for was cancelled") from error
     except BaseException as error:
         raise RuntimeError(f"it raised {error!r}") from error
+
+
+def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call sync user code in a thread that a task waits for.
+
+    Raises what it raises, but RuntimeError for StopIteration, which no future takes: the task would wait for ever.
+    """
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError(
+            "it raised StopIteration: a `next` found nothing; give it a default, or what it looks for"
+        ) from error
 
 
 def text_of(error: BaseException) -> str:

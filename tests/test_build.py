@@ -73,6 +73,18 @@ def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_i
     assert {sum(mask) for _, mask in (own, *taped)} == {sum(own[1])}
 
 
+def test_a_dataset_that_raises_stop_iteration_ends_the_training_and_does_not_hang_it(tmp_path: Path) -> None:
+    for file in RECIPE.parent.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text("utf-8"), "utf-8")
+    (tmp_path / "recipe.toml").write_text(RECIPE.read_text("utf-8"), "utf-8")
+    (tmp_path / "none.py").write_text("def tasks():\n    return [next(iter(()))]\n", "utf-8")
+    settings = [f"run.runs_dir={tmp_path / 'runs'}", "data.train=none:tasks"]
+    trainer = MultiTurnRLTrainer(tmp_path / "recipe.toml", overrides=settings, quiet=True, check=False)
+    trainer.train(wait=False)
+    with pytest.raises(RuntimeError, match="it raised StopIteration"):
+        trainer.wait(timeout=60)
+
+
 def test_demonstrations_that_no_sequence_can_hold_are_refused_by_their_length(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
     long = [{"role": "user", "content": "find a 0? " * 60}, {"role": "assistant", "content": "ans a"}]

@@ -13,7 +13,7 @@ from sparring.data import read_tasks, split_tasks
 from sparring.environments import Environment
 from sparring.environments.base import EVALUATION_ONLY
 from sparring.errors import DataError, UsageError
-from sparring.plugins import load_object
+from sparring.plugins import call_in_thread, load_object
 from sparring.rollouts import Curriculum
 from sparring.rollouts.curriculum import task_kind
 from sparring.types import Sampling, Task
@@ -90,7 +90,7 @@ def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
         path = Path(source)
         return list(read_tasks(path if path.is_absolute() else recipe_dir / path))
     function = load_object(source, beside=recipe_dir)
-    tasks = function()
+    tasks = call_in_thread(function)
     if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
         raise DataError(f"{key} = {source!r} returned {type(tasks).__name__}, not a list of sparring.types.Task.")
     return list(tasks)

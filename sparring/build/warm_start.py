@@ -10,7 +10,7 @@ from sparring.build.run import Parts
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.environments import record_demonstration
 from sparring.errors import DataError, InfrastructureError
-from sparring.plugins import load_object
+from sparring.plugins import call_in_thread, load_object
 from sparring.protocols import SpliceRefused
 from sparring.tracking.stored import rows, trajectory_files
 from sparring.types import Message, Task, ToolSchema
@@ -27,7 +27,8 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
         chosen = rng.sample(list(parts.tasks.train), min(num, len(parts.tasks.train)))
         told = [(_demonstrated(parts, task), parts.tools) for task in chosen]
     elif ":" in source:
-        told = [(one, parts.tools) for one in load_object(source, beside=parts.recipe_dir)(num, parts.config.run.seed)]
+        function = load_object(source, beside=parts.recipe_dir)
+        told = [(one, parts.tools) for one in call_in_thread(function, num, parts.config.run.seed)]
     else:
         told = _conversations_from(parts.recipe_dir / source, parts.tools)[:num]
     if not told:
