@@ -63,7 +63,9 @@ def supervised(run: Path, program: str, **options: float) -> ForkServerProcess:
 
 def exit_code(process: ForkServerProcess) -> int | None:
     process.join(60)
-    assert process.exitcode is not None, "the supervisor does not end"
+    if process.exitcode is None:
+        process.kill()  # else this process would wait for it at its own end
+        raise AssertionError("the supervisor does not end")
     return process.exitcode
 
 
