@@ -149,27 +149,26 @@ def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
         end(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process to end, and kill it where it does not."""
+def end(process: subprocess.Popen[bytes], *, seconds: float = SECONDS_TO_END) -> None:
+    """Ask the process to end, and kill it where it does not within so many seconds."""
     process.terminate()
     try:
-        process.wait(SECONDS_TO_END)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    metrics, late = run / "metrics.jsonl", time.monotonic() + MOST_SECONDS
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, seconds: float = MOST_SECONDS) -> None:
+    """Until the step is in `metrics.jsonl`. Raises SystemExit when the process is over before, or `seconds` have passed."""
+    metrics, late = run / "metrics.jsonl", time.monotonic() + seconds
     while not (metrics.is_file() and max(read_metrics(metrics)[0], default=-1) >= step):
         if process.poll() is not None:
             raise SystemExit(
                 f"{run} ended with exit code {process.returncode} before step {step}; see what it said above."
             )
         if time.monotonic() > late:
-            raise SystemExit(
-                f"{run} had no step {step} after {MOST_SECONDS:.0f} seconds; name an earlier one in case.toml."
-            )
+            raise SystemExit(f"{run} had no step {step} after {seconds:g} seconds; name an earlier one in case.toml.")
         time.sleep(0.2)
 
 

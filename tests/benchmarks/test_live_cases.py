@@ -44,22 +44,18 @@ def test_a_process_is_asked_to_end() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
-def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "SECONDS_TO_END", 0.1)
+def test_a_process_that_does_not_end_is_killed() -> None:
     process = started(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}")
-    diagnosis.end(process)
+    diagnosis.end(process, seconds=0.1)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_step_is_waited_for_until_it_is_there_the_process_is_over_or_it_is_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_waited_for_until_it_is_there_the_process_is_over_or_it_is_late(tmp_path: Path) -> None:
     run, process = with_steps(tmp_path, 0, 1, 2), started(WAITS)
     diagnosis.wait_for_step(run, 2, process)
-    monkeypatch.setattr(diagnosis, "MOST_SECONDS", 0.1)
     began = time.monotonic()
     with pytest.raises(SystemExit, match="no step 3"):
-        diagnosis.wait_for_step(run, 3, process)
+        diagnosis.wait_for_step(run, 3, process, seconds=0.1)
     assert time.monotonic() - began < 10
     process.kill()
     process.wait()
