@@ -32,6 +32,7 @@ from sparring.prices import usage_metrics
 from sparring.rollouts.actions import StateVisits
 from sparring.rollouts.metrics import rollout_metrics
 from sparring.tracking.local import LocalTracker
+from sparring.tracking.process import step_back
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Trajectory, TrajectoryGroup
 
@@ -122,7 +123,7 @@ def answering(folder: Path) -> Iterator[int]:
 def _step_back() -> None:
     """Give way to the trainer, whose machine a server would not share. Where Linux shares out the processor by session first,
     niceness says nothing between sessions."""
-    os.nice(19)
+    step_back()
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")
 

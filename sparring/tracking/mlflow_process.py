@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import sys
 import threading
 import warnings
@@ -19,18 +18,17 @@ from pathlib import Path
 from sparring.redaction import masked
 from sparring.tracking.delivery import Record, deliver
 from sparring.tracking.mlflow_receiver import MlflowReceiver
+from sparring.tracking.process import step_back
 
 RECORD = "mlflow.json"
 """In the run folder: which MLflow run it is, and what that was told."""
 LOCK = "mlflow.lock"
 """Held by the one process at a time that tells of a run."""
 DONE, LEFT = "done", "left"
-NICENESS = 19
-"""Of the process: where cores are few, the run goes first."""
 
 
 def main() -> None:
-    os.nice(NICENESS)
+    step_back()
     warnings.simplefilter("ignore")
     settings = json.loads(sys.stdin.readline())
     folder = Path(settings["folder"])

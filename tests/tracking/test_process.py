@@ -1,0 +1,23 @@
+"""How the helper processes of tracking rank beside a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SAY = """
+import os
+from sparring.tracking.process import step_back
+step_back()
+step_back()
+print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has it")
+def test_a_process_that_stepped_back_computes_only_when_nobody_else_wants_to() -> None:
+    said = subprocess.run([sys.executable, "-c", SAY], check=True, capture_output=True, text=True).stdout
+    assert said.split() == ["19", str(os.SCHED_IDLE)]
