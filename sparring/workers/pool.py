@@ -237,12 +237,17 @@ class _Worker:
         if is_silent:
             # It writes to standard error where each of its threads is.
             self._process.send_signal(signal.SIGABRT)
-        await asyncio.to_thread(self._end)
+        has_ended = await asyncio.to_thread(self._end)
         writer.close()
         if is_silent:
             self._how = f"did not come back to its event loop for {self._patience_seconds:g} s and was ended"
-        else:
+        elif has_ended or is_closed:
             self._how = _said(self._process.returncode)
+        else:
+            self._how = (
+                "closed its pipe to the trainer or wrote into it, as code does that uses descriptors which are not its own, "
+                "and was ended"
+            )
         if not is_closed:
             logger.warning("worker process %d %s; another one takes its place", self._process.pid, self._how)
         for request in self._requests.values():
@@ -250,13 +255,18 @@ class _Worker:
             if not request.answer.done():
                 request.answer.set_exception(self._lost(request))
 
-    def _end(self) -> None:
-        with suppress(subprocess.TimeoutExpired):
+    def _end(self) -> bool:
+        """Whether the process ended before it was killed."""
+        try:
             self._process.wait(END_SECONDS)
+            has_ended = True
+        except subprocess.TimeoutExpired:
+            has_ended = False
         # Also what it has started.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        return has_ended
 
     def _lost(self, request: _Request) -> InfrastructureError:
         return InfrastructureError(
@@ -266,7 +276,7 @@ class _Worker:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         # The end of the pipe, or something else than a message: user code may write anywhere.
-        with suppress(EOFError, ConnectionError, ValueError):
+        with suppress(EOFError, ConnectionError, ValueError, LookupError, TypeError):
             while True:
                 message = await receive(reader)
                 self._silent_seconds, self._patience_seconds = 0.0, self._silence_seconds

@@ -189,6 +189,7 @@ def test_rewards_and_scores_are_the_same_in_a_worker_and_here(pool: WorkerPool) 
     [
         ("exit", "ended with exit code 3"), ("kill", "was ended by SIGKILL"), ("crash", "was ended by SIGSEGV"),
         ("hang", "did not come back to its event loop for 5 s"),
+        ("write", "closed its pipe to the trainer or wrote into it"),
     ],
 )  # fmt: skip
 def test_a_worker_that_dies_or_hangs_costs_its_own_episodes_and_is_replaced(

@@ -6,9 +6,11 @@ import asyncio
 import os
 import re
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sparring.environments import Environment, answer, tool, tool_call
@@ -30,6 +32,11 @@ def die(how: str) -> None:
             re.match("(a+)+$", "a" * 64 + "b")
         case "raise":
             raise ValueError("no room", 3)
+        case "write":  # a whole frame that is JSON and no message
+            for descriptor in range(3, 100):
+                with suppress(OSError):
+                    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                        os.write(descriptor, b'\0\0\0\0\0\0\0\x0d{"@":["a",1]}')
         case _ if how.startswith("sleep beside "):
             Path(how.removeprefix("sleep beside ")).touch()
             time.sleep(600)
