@@ -39,6 +39,7 @@ from sparring.types import Trajectory, TrajectoryGroup
 RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 OVERRIDES = ("warm_start.steps=40", "schedule.val_every=0", "schedule.save_every=0", "evaluation.val_num_tasks=4")
 START_SECONDS = 120.0
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def train(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
@@ -99,7 +100,6 @@ def hanging() -> Iterator[int]:
 @contextmanager
 def answering(folder: Path) -> Iterator[int]:
     port = free_port()
-    folder.mkdir()
     command = [
         sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
         "--backend-store-uri", f"sqlite:///{folder / 'server.sqlite'}", "--artifacts-destination", str(folder / "artifacts"),
@@ -155,12 +155,16 @@ def measure(
             "MLflow hangs": mlflow_at(stack.enter_context(hanging())),
         }
         if importlib.util.find_spec("sqlalchemy") is not None:
-            ways["MLflow answers"] = mlflow_at(stack.enter_context(answering(folder / "server")))
+            # In memory, where there is such a place: its disk would not be the run's either.
+            memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else folder
+            kept = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory)))
+            ways["MLflow answers"] = mlflow_at(stack.enter_context(answering(kept)))
         ways = {way: overrides for way, overrides in ways.items() if only is None or way == "files" or only in way}
         seen: dict[str, list[Mapping[str, float]]] = {way: [] for way in ways}
         own: list[float] = []
         for number in range(rounds):
-            for way, overrides in ways.items():
+            # Forth and back, so that a machine that becomes slower or faster favors none.
+            for way, overrides in list(ways.items())[:: 1 if number % 2 == 0 else -1]:
                 run = folder / f"{way.replace(' ', '-')}-{number}"
                 seen[way].append(train(run, steps, overrides))
                 if way == "files":
@@ -176,6 +180,9 @@ def measure(
             "tracked by": way,
             "processor seconds a step": median(one["processor"] for one in found), "to files": ratios["processor"],
             "wall seconds a step": median(one["wall"] for one in found), "wall, to files": ratios["wall"],
+            "rounds": " ".join(
+                f"{one['processor'] / files['processor']:.2f}" for one, files in zip(found, seen["files"], strict=True)
+            ),
         })  # fmt: skip
     share = median(cost / files["processor"] for cost, files in zip(own, seen["files"], strict=True))
     figures = {"metrics and files, share of a step": share}
