@@ -224,7 +224,7 @@ class MultiTurnRLTrainer:
             if not (self.folder.path / VOCABULARY).exists():
                 self.folder.keep_vocabulary(await asyncio.to_thread(parts.policy.vocabulary))
             # One that is dropped and not closed keeps no model and no cache for as long as the process lives.
-            self._let_go = weakref.finalize(self, lambda: background.submit(close(parts)))
+            self._let_go = weakref.finalize(self, lambda: background.finish(close(parts)))
             self._let_go.atexit = False
             return parts
         except BaseException:

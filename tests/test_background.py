@@ -1,6 +1,8 @@
 """The event loop behind public methods outlives what user code raises in it."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -15,3 +17,21 @@ def test_who_waits_is_told_of_what_ends_a_task_and_the_loop_goes_on(error: BaseE
     with pytest.raises(type(error)):
         background.submit(ending()).result(timeout=10)
     assert background.submit(asyncio.sleep(0, "on")).result(timeout=10) == "on"
+
+
+ENDING = """
+import asyncio
+from sparring import background
+
+async def freeing():
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(print, "freed", flush=True)
+
+background.finish(freeing())
+print("over", flush=True)
+"""
+
+
+def test_a_process_does_not_end_in_the_middle_of_what_is_being_finished() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["over", "freed"], "")
