@@ -2,8 +2,8 @@
 
 Pointer chase is trained for some steps, in a process of its own each time, synchronous and from the same seed, so that all
 play the same episodes; the ways to track take turns. The numbers of each step and its files are then made again from
-the stored episodes, alone. Processor seconds are those of the trainer's process; the one that tells MLflow is another, of
-lowest priority. `answers` is a real server and left out where the full mlflow is not installed.
+the stored episodes, alone. Processor seconds are those of the trainer's process; the one that tells MLflow is another, which
+computes when nobody else wants to. `answers` is a real server and left out where the full mlflow is not installed.
 """
 
 from __future__ import annotations
