@@ -276,7 +276,7 @@ class _Worker:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         # The end of the pipe, or something else than a message: user code may write anywhere.
-        with suppress(EOFError, ConnectionError, ValueError, LookupError, TypeError):
+        with suppress(EOFError, ConnectionError, ValueError):
             while True:
                 message = await receive(reader)
                 self._silent_seconds, self._patience_seconds = 0.0, self._silence_seconds

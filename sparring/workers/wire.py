@@ -35,9 +35,13 @@ def frame(value: Any) -> bytes:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """The next value. Raises EOFError or ConnectionError when the other side is gone."""
+    """The next value. Raises EOFError or ConnectionError when the other side is gone, ValueError for what is no value."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-    return json.loads(await reader.readexactly(length), object_hook=_unmarked)
+    content = await reader.readexactly(length)
+    try:
+        return json.loads(content, object_hook=_unmarked)
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"no value that was sent by `frame`: {error!r}") from error
 
 
 def _marked(value: Any) -> Any:
