@@ -9,6 +9,7 @@
     ├── GateError                  exit 5: a gate said no (no successes at baseline, ...)
     └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
         ├── InfrastructureError    retried, then kept out of learning
+        ├── ClientError            the gateway refused the agent's last request; kept out of learning
         ├── PolicyTimeout          the policy did not finish in time
         ├── ContextOverflow        the next turn would not fit the model's context
         ├── TurnLimit              the episode has played all its turns
@@ -78,6 +79,11 @@ class EpisodeError(SparringError):
 
 class InfrastructureError(EpisodeError):
     """The world failed, not the policy. User code may raise it; the attempt is retried, then left out of learning."""
+
+
+class ClientError(EpisodeError):
+    """The gateway refused the agent's last request, and what it refused is the client's own: a field, an item type, a body
+    that is no JSON. To play again would end alike."""
 
 
 class PolicyTimeout(EpisodeError):

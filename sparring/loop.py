@@ -141,6 +141,7 @@ async def train(run: Run) -> int:
                 learned.advantages,
                 version=step - 1,
                 replaced=scheduler.replaced,
+                lost=scheduler.lost,
                 success_threshold=run.success_threshold,
             )
             trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -148,7 +149,7 @@ async def train(run: Run) -> int:
             play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
             play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
             fault_point("tracker.logging")
-            trained = batch_metrics(learned.batch, groups, num_stale=scheduler.num_stale, num_lost=scheduler.num_lost)
+            trained = batch_metrics(learned.batch, groups, num_stale=scheduler.num_stale, num_lost=len(scheduler.lost))
             used = usage_metrics(
                 computed=play["rollout/tokens/computed"], sampled=play["rollout/tokens/sampled"],
                 trained=learned.metrics.get("training/tokens", 0.0), seconds=times["timing_s/step"], prices=run.prices,

@@ -23,14 +23,21 @@ ToolSchema: TypeAlias = Mapping[str, Json]
 
 
 class Outcome(StrEnum):
-    """How an episode ended. Only INFRASTRUCTURE_ERROR is kept out of learning."""
+    """How an episode ended."""
 
     FINISHED = "finished"
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     POLICY_TIMEOUT = "policy_timeout"
     POLICY_ERROR = "policy_error"
+    CLIENT_ERROR = "client_error"
+    """The gateway refused the agent's last request, and what it refused is not the policy's output."""
     INFRASTRUCTURE_ERROR = "infrastructure_error"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether such an episode is kept out of learning, means and baselines, and only counted."""
+        return self in (Outcome.CLIENT_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 
 
 class StopReason(StrEnum):
@@ -343,11 +350,13 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryGroup:
-    """The trajectories of one task that may be learned from. Lost members are only counted, never a number."""
+    """The trajectories of one task that may be learned from. Lost members (`Outcome.is_lost`) are only counted."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
     num_lost: int = 0
+    num_client_errors: int = 0
+    """Of those that were lost, the ones whose outcome is CLIENT_ERROR."""
 
     @property
     def rewards(self) -> list[float]:

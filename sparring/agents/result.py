@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sparring.errors import ContextOverflow, EpisodeError, InfrastructureError, PolicyTimeout, TokenLimit, TurnLimit
+from sparring.errors import (
+    ClientError,
+    ContextOverflow,
+    EpisodeError,
+    InfrastructureError,
+    PolicyTimeout,
+    TokenLimit,
+    TurnLimit,
+)
 from sparring.types import Json, Message, Outcome, Reward
 
 
@@ -52,9 +60,9 @@ def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult
 
 def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
     """The result of an agent that failed. Where a turn hit a limit, that is the outcome: over HTTP an agent sees it as an
-    error of its client. Raises the session's InfrastructureError where there is one."""
+    error of its client. Raises the session's InfrastructureError or ClientError where there is one."""
     for failure in (error, getattr(session, "failure", None)):
-        if isinstance(failure, InfrastructureError):
+        if isinstance(failure, InfrastructureError | ClientError):
             raise failure
         if (result := limit_met(failure)) is not None:
             return result

@@ -195,8 +195,8 @@ async def evaluate(
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
     """Play `group_size` episodes of each task. Seeds follow from split, task (its place and id) and member alone, so two
-    policies meet the same draws, in whatever order they are played. Episodes lost to infrastructure are left out of every
-    number and counted in `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants
+    policies meet the same draws, in whatever order they are played. Lost episodes are left out of every number and
+    counted in `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants
     every rollout under a name of its own.
     """
     began = seconds()
@@ -233,7 +233,7 @@ def summarize(
     known = [group for group in groups if group.trajectories]
     if not known:
         raise ServiceError(
-            f"every episode of the evaluation {row.name!r} was lost to infrastructure, so there is nothing to sum up; the "
+            f"every episode of the evaluation {row.name!r} was lost, so there is nothing to sum up; the "
             "warnings above say what failed."
         )
     judged = [
@@ -271,6 +271,7 @@ def summarize(
             for name, value in logprob_metrics(everything, num_groups=len(known)).items()
         },
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
+        f"{prefix}/client_errors": float(sum(g.num_client_errors for g in groups)),
         f"{prefix}/policy_timeouts": float(sum(t.outcome is Outcome.POLICY_TIMEOUT for t in everything)),
         **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},

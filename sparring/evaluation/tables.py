@@ -101,7 +101,7 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     if len(judges) > 1:
         said.append("note: not all were judged alike, so the numbers of different judges do not compare")
     for one in evaluations:
-        lost, late = (_count(one, name) for name in ("lost_rollouts", "policy_timeouts"))
+        lost, refused, late = (_count(one, name) for name in ("lost_rollouts", "client_errors", "policy_timeouts"))
         if late:
             said.append(
                 f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were "
@@ -109,8 +109,8 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
             )
         if lost:
             said.append(
-                f"note: {lost} episodes of {one.name} ({one.setting}) were lost to infrastructure; k above {min(one.samples)} "
-                "is not defined"
+                f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {lost - refused} to infrastructure and "
+                f"{refused} since the gateway refused what their client sent; k above {min(one.samples)} is not defined"
             )
     for one in evaluations:
         if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):

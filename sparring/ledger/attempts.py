@@ -11,6 +11,8 @@ from sparring.errors import DataError
 from sparring.ledger.states import DiscardReason
 
 INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
+LOST = (*INFRASTRUCTURE, DiscardReason.CLIENT_ERROR)
+"""Of attempts that are in no number."""
 NOBODYS_FAULT = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
 """Ended from outside; neither played nor failed."""
 
@@ -53,7 +55,7 @@ def count_attempts(path: Path) -> Attempts:
     failed = {str(reason): count for _, reason, count in over if reason in INFRASTRUCTURE}
     return Attempts(
         played=sum(
-            count for state, reason, count in over if reason not in INFRASTRUCTURE and state in _JUDGED
+            count for state, reason, count in over if reason not in LOST and state in _JUDGED
         ),
         failed=failed,
         detail=None if last is None else last[0],

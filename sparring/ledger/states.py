@@ -29,6 +29,7 @@ class DiscardReason(StrEnum):
     TRUNCATED_POLICY = "truncated_policy"
     INFRA_ERROR = "infra_error"
     ENV_TIMEOUT = "env_timeout"
+    CLIENT_ERROR = "client_error"
     REWARD_ERROR = "reward_error"
     TOKEN_MISMATCH = "token_mismatch"
     NONFINITE = "nonfinite"

@@ -14,7 +14,7 @@ from sparring.report.reading import Record
 from sparring.types import Json
 
 MOST_LOST = 0.01
-"""Share of episodes that may be lost to infrastructure before a number is in doubt."""
+"""Share of episodes that may be lost before a number is in doubt."""
 MANY_PAID = 0.05
 """Share of episodes that are paid although wrong from which on a reward is not one for being right."""
 FEW_TASKS = 20
@@ -262,9 +262,7 @@ def _lost(after: Evaluation) -> Iterator[Look]:
     lost = sum(value for name, value in after.metrics.items() if name.endswith("/lost_rollouts"))
     planned = lost + sum(after.samples)
     if planned and lost / planned > MOST_LOST:
-        said = (
-            f"{lost:.0f} of {planned:.0f} episodes of the evaluation were lost to infrastructure, and are in no number."
-        )
+        said = f"{lost:.0f} of {planned:.0f} episodes of the evaluation were lost, and are in no number."
         yield Look(name="Lost episodes", state=State.DOUBT, said=said)
 
 

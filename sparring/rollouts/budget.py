@@ -1,4 +1,4 @@
-"""How many episodes a run may lose to infrastructure before somebody must hear of it, and before it stops."""
+"""How many episodes a run may lose before a finding reports it, and before the run stops."""
 
 from __future__ import annotations
 
@@ -15,23 +15,42 @@ FEWEST = 50
 
 @final
 class FailureBudget:
-    """Counts the training episodes that were lost although they were tried again."""
+    """Counts the training episodes that were lost for good."""
 
     def __init__(self, max_lost_share: float) -> None:
         self._max_lost_share = max_lost_share
         self._was_told = False
         self.num_planned = 0
         self.num_lost = 0
+        self.num_client_errors = 0
 
-    def count(self, num_planned: int, num_lost: int) -> None:
+    @property
+    def causes(self) -> str:
+        """How many of the lost episodes each cause took, and what to correct."""
+        num_failed = self.num_lost - self.num_client_errors
+        causes = []
+        if num_failed:
+            causes.append(
+                f"{num_failed} to infrastructure although they were tried again: the environment, the engine or the agent's "
+                "server failed"
+            )
+        if self.num_client_errors:
+            causes.append(
+                f"{self.num_client_errors} since the gateway refused their client's last request: the agent's client sends "
+                "what is not supported here"
+            )
+        return "; ".join(causes)
+
+    def count(self, num_planned: int, num_lost: int, num_client_errors: int = 0) -> None:
         """Of one group. Raises ServiceError when the budget is used up."""
         self.num_planned += num_planned
         self.num_lost += num_lost
+        self.num_client_errors += num_client_errors
         if self.num_planned >= FEWEST and self.num_lost > self._max_lost_share * self.num_planned:
             raise ServiceError(
-                f"{self.num_lost} of {self.num_planned} training episodes were lost to infrastructure although they were tried "
-                f"again, more than rollout.max_lost_share = {self._max_lost_share:g}: what is left is a choice that nobody made. "
-                "`sparring runs show` and the ledger have the reasons; mend the environment, and resume the run."
+                f"{self.num_lost} of {self.num_planned} training episodes were lost, more than rollout.max_lost_share = "
+                f"{self._max_lost_share:g}, and those that are left are no fair sample of the tasks ({self.causes}). `sparring "
+                "runs show` and the ledger have the reasons; correct the cause, and resume the run."
             )
 
     def finding(self, step: int) -> Finding | None:
@@ -42,9 +61,15 @@ class FailureBudget:
         return Finding(
             rule="rollouts.lost",
             severity=Severity.WARNING,
-            symptom=f"{self.num_lost} of {self.num_planned} training episodes were lost to infrastructure for good.",
-            evidence={"lost": self.num_lost, "planned": self.num_planned, "told_from": TOLD_SHARE},
-            change="Mend what the ledger's reasons name (`detail` of what was discarded as infra_error or env_timeout).",
+            symptom=f"{self.num_lost} of {self.num_planned} training episodes were lost for good: {self.causes}.",
+            evidence={
+                "lost": self.num_lost,
+                "client_errors": self.num_client_errors,
+                "planned": self.num_planned,
+                "told_from": TOLD_SHARE,
+            },
+            change="Correct what the ledger's reasons name (`detail` of what was discarded as infra_error, env_timeout or "
+            "client_error).",
             confirm="rollout/lost stays at 0.",
             step=step,
         )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
 from sparring.agents.result import limit_met, within_budget
-from sparring.errors import EpisodeError, InfrastructureError, PolicyTimeout, RewardError
+from sparring.errors import ClientError, EpisodeError, InfrastructureError, PolicyTimeout, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
@@ -69,7 +69,8 @@ class Collector:
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff, each attempt a rollout of its
     own in the ledger; when retries run out the member is lost, and its group goes on with the rest if at least two
-    remain. Any other exception of user code ends the run: a bug must not become data.
+    remain. One whose client was refused is lost at once: to play it again would end alike. Any other exception of user
+    code ends the run: a bug must not become data.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Collector:
                 await policy.engine.close()
 
     async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
-        """Play the members of a group side by side. Members lost to infrastructure are counted in `num_lost`.
+        """Play the members of a group side by side. Those that are lost are counted in `num_lost`.
 
         A training group of which fewer than two members remain (one, for groups of one) has no trajectories.
         """
@@ -161,8 +162,8 @@ class Collector:
             self._give_up(plan, members)
             raise
         by_member = {**plan.done, **dict(zip(missing, played, strict=True))}
-        kept = tuple(one for _, one in sorted(by_member.items()) if one is not None)
-        lost = plan.group_size - len(kept)
+        kept = tuple(one for _, one in sorted(by_member.items()) if isinstance(one, Trajectory))
+        lost, num_client_errors = plan.group_size - len(kept), played.count(Outcome.CLIENT_ERROR)
         if plan.split == "train" and len(kept) < min(2, plan.group_size):
             for trajectory in kept:
                 self._discard(
@@ -170,8 +171,11 @@ class Collector:
                 )
             kept, lost = (), plan.group_size
         if lost:
-            logger.warning("task %s: %d of %d episodes lost to infrastructure", plan.task.id, lost, plan.group_size)
-        return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost)
+            logger.warning(
+                "task %s: %d of %d episodes lost, %d of them since their client was refused",
+                plan.task.id, lost, plan.group_size, num_client_errors,
+            )  # fmt: skip
+        return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost, num_client_errors=num_client_errors)
 
     def _announce(self, session_ids: Sequence[str], *, will_ask: bool) -> None:
         if isinstance(self._engine, MessageEngine):
@@ -179,15 +183,15 @@ class Collector:
         for session_id in session_ids:
             (self._engine.open_session if will_ask else self._engine.close_session)(session_id)
 
-    def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | None]]) -> None:
+    def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | Outcome]]) -> None:
         """Account for those who were done when their group was ended. What was evaluated stays so."""
         done = (None if member.cancelled() or member.exception() else member.result() for member in members)
         for played in (*plan.done.values(), *done):
-            if played is not None and plan.split == "train":
+            if isinstance(played, Trajectory) and plan.split == "train":
                 self._discard(played.id, DiscardReason.OPERATOR_CANCEL, "the run stopped before its group was complete")
 
-    async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | None:
-        """Play one member to its end, retrying infrastructure failures; None when retries run out.
+    async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | Outcome:
+        """Play one member to its end, retrying infrastructure failures; of one that is lost only the outcome.
 
         At first nearly at once, since a hiccup is over and its whole batch waits; then after 0.5, 2.5, 12.5 and 30 s.
         """
@@ -197,21 +201,21 @@ class Collector:
             for attempt in range(self._max_retries + 1):
                 if plan.split == "train":
                     self.tally.attempted(again=attempt > 0)
-                trajectory = await self._attempt(plan, member, attempt)
-                if trajectory is not None:
-                    return trajectory
+                played = await self._attempt(plan, member, attempt)
+                if played is not Outcome.INFRASTRUCTURE_ERROR:
+                    return played
                 if attempt < self._max_retries:
                     failed = self._clock()
                     await self._sleep(min(30.0, 0.1 * 5**attempt))
                     self._waited(plan, "backoff", since=failed)
-        return None
+        return Outcome.INFRASTRUCTURE_ERROR
 
     def _waited(self, plan: GroupPlan, cause: str, *, since: float) -> None:
         if plan.split == "train":
             self.tally.waited(cause, self._clock() - since)
 
-    async def _attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | None:
-        """One attempt: a judged trajectory, or None after an infrastructure failure or a reward that never came."""
+    async def _attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | Outcome:
+        """One attempt: a scored trajectory, or the outcome that it was lost with."""
         rollout_id = plan.rollout_id(member, attempt)
         ledger = self._ledger
         ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member, split=plan.split)
@@ -233,14 +237,18 @@ class Collector:
                 rollout_id, DiscardReason.ENV_TIMEOUT,
                 f"the episode was not over after rollout_timeout = {self._timeout_seconds:g} s",
             )  # fmt: skip
-            return None
+            return Outcome.INFRASTRUCTURE_ERROR
+        except ClientError as error:
+            self._discard(rollout_id, DiscardReason.CLIENT_ERROR, str(error))
+            logger.warning("rollout %s: its client was refused: %s", rollout_id, error)
+            return Outcome.CLIENT_ERROR
         except InfrastructureError as error:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s failed: %s", rollout_id, error)
             if session.failure is not None and not isinstance(session.failure, EpisodeError):
                 # The agent failed over a turn that will be refused each time, so to play again is no use.
                 raise session.failure from error
-            return None
+            return Outcome.INFRASTRUCTURE_ERROR
         except RewardError as error:
             self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))
             raise
@@ -303,8 +311,8 @@ class Collector:
         }  # fmt: skip
         return opened(self._engine, self._chat, plan.sampling, seed, learns=True, others=others)
 
-    async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | None:
-        """Reward and score; None when a judge's own infrastructure failed, or no answer came in time.
+    async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | Outcome:
+        """Reward and score; lost when a judge's own infrastructure failed, or no answer came in time.
 
         Raises RewardError as it is: a reward that cannot be trusted ends the run.
         """
@@ -317,11 +325,11 @@ class Collector:
             waited = f"reward and scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s"
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, waited)
             logger.warning("rollout %s could not be judged: %s", trajectory.id, waited)
-            return None
+            return Outcome.INFRASTRUCTURE_ERROR
         except InfrastructureError as error:
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s could not be judged: %s", trajectory.id, error)
-            return None
+            return Outcome.INFRASTRUCTURE_ERROR
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
             raise

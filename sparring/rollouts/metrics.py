@@ -21,10 +21,11 @@ def rollout_metrics(
     *,
     version: int,
     replaced: Sequence[TrajectoryGroup] = (),
+    lost: Sequence[TrajectoryGroup] = (),
     success_threshold: float = 1.0,
 ) -> dict[str, float]:
     """`groups` are those of one step, `version` the policy version that is trained; every group has trajectories.
-    `replaced` are groups without signal that others of the step stand in for."""
+    `replaced` are groups without signal that others of the step stand in for, `lost` those that were lost as a whole."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_reward_metrics(groups, trajectories, advantages),
@@ -37,7 +38,7 @@ def rollout_metrics(
         **action_metrics(trajectories),
         **_silence_metrics([*groups, *replaced], success_threshold),
         "rollout/replaced_groups": float(len(replaced)),
-        "rollout/lost": float(sum(group.num_lost for group in groups)),
+        **_outcome_metrics([*groups, *lost]),
     }
 
 
@@ -106,7 +107,6 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     num_turns = [len(trajectory.turns) for trajectory in trajectories]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     responses = [len(turn.token_ids) for turn in turns] or [0]
-    outcomes = Counter(trajectory.outcome for trajectory in trajectories)
     last = [turn for trajectory in trajectories for turn in {turn.policy: turn for turn in trajectory.turns}.values()]
     needed = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in last)
     prompts = sum(len(turn.prompt_ids) for turn in turns)
@@ -129,10 +129,21 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "training/obs_tokens_mean": (needed - sum(responses)) / len(trajectories),
         "rollout/truncated_episodes": fmean(cut),
         "rollout/truncated_turns": fmean([turn.stop_reason is StopReason.LENGTH for turn in turns] or [0]),
-        **{f"rollout/outcome/{outcome}": outcomes[outcome] / len(trajectories) for outcome in Outcome},
         "rollout/untrained_turns": fmean([not turn.is_trained for turn in turns] or [0]),
         "rollout/overruled_turns": fmean([turn.untrained_reason is UntrainedReason.OVERRULED for turn in turns] or [0]),
         **_branch_metrics(trajectories, num_turns=len(turns)),
+    }
+
+
+def _outcome_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """How the step's episodes ended, those among them that were lost."""
+    outcomes = Counter(trajectory.outcome for group in groups for trajectory in group.trajectories)
+    num_lost = sum(group.num_lost for group in groups)
+    outcomes[Outcome.CLIENT_ERROR] = sum(group.num_client_errors for group in groups)
+    outcomes[Outcome.INFRASTRUCTURE_ERROR] = num_lost - outcomes[Outcome.CLIENT_ERROR]
+    return {
+        **{f"rollout/outcome/{outcome}": outcomes[outcome] / outcomes.total() for outcome in Outcome},
+        "rollout/lost": float(num_lost),
     }
 
 

@@ -27,7 +27,7 @@ from sparring.types import TrajectoryGroup
 logger = get_logger(__name__)
 
 MAX_LOST_IN_A_ROW = 8
-"""Whole groups lost one after another before the run stops: the world is down, not unlucky."""
+"""Whole groups lost one after another before the run stops: something is down or refused, which is no bad luck."""
 
 
 def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: int) -> int:
@@ -91,7 +91,7 @@ class Scheduler:
         """What was drawn and not trained when the last step was released: a run that goes on from there plays it again."""
         self._num_handed_over = 0
         self.num_stale = 0
-        self.num_lost = 0
+        self.lost: list[TrajectoryGroup] = []
         """Groups of the last batch that were lost as a whole."""
         self.replaced: list[TrajectoryGroup] = []
         """Groups without signal that others of the last batch stand in for."""
@@ -110,10 +110,10 @@ class Scheduler:
     async def next_batch(self) -> list[TrajectoryGroup]:
         """The oldest finished groups, in the order of their positions; fewer only when the data ends.
 
-        Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost to infrastructure, or when `budget` is used up.
+        Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost, or when `budget` is used up.
         """
         batch: list[TrajectoryGroup] = []
-        self.replaced, self.num_lost = [], 0
+        self.replaced, self.lost = [], []
         lost_in_a_row = 0
         while len(batch) < self._groups_per_step:
             self._start()
@@ -122,15 +122,14 @@ class Scheduler:
             position = await self._next_finished()
             group = self._in_play.pop(position).result()
             del self._planned[position]
-            self.budget.count(len(group.trajectories) + group.num_lost, group.num_lost)
+            self.budget.count(len(group.trajectories) + group.num_lost, group.num_lost, group.num_client_errors)
             if not group.trajectories:
                 lost_in_a_row += 1
-                self.num_lost += 1
+                self.lost.append(group)
                 if lost_in_a_row >= MAX_LOST_IN_A_ROW:
                     raise ServiceError(
-                        f"{lost_in_a_row} groups in a row were lost to infrastructure failures (the last one: task "
-                        f"{group.task.id}). The environment or the engine is down; see the reasons with "
-                        "`sparring runs show`, mend it, and resume the run."
+                        f"{lost_in_a_row} groups in a row were lost (the last one: task {group.task.id}), "
+                        f"{self.budget.causes}. See the reasons with `sparring runs show`, correct the cause, and resume the run."
                     )
                 continue
             lost_in_a_row = 0

@@ -10,6 +10,7 @@ from sparring.ledger import DiscardReason
 COUNTED = (
     DiscardReason.INFRA_ERROR,
     DiscardReason.ENV_TIMEOUT,
+    DiscardReason.CLIENT_ERROR,
     DiscardReason.REWARD_ERROR,
     DiscardReason.GROUP_INCOMPLETE,
 )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from sparring.algorithms.reductions import Counts, trajectory_mean
 from sparring.errors import DataError
 from sparring.types import (
-    Outcome,
     TokenSegment,
     TrainingBatch,
     TrainingSequence,
@@ -72,7 +71,7 @@ def build_batch(
     Raises DataError when a turn does not extend its parent token for token.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    assert all(trajectory.outcome is not Outcome.INFRASTRUCTURE_ERROR for trajectory in trajectories)
+    assert not any(trajectory.outcome.is_lost for trajectory in trajectories)
     whole = {
         "tokens": sum(trajectory.num_trained_tokens for trajectory in trajectories),
         "sequences": sum(_num_leaves(trajectory) for trajectory in trajectories),

@@ -125,11 +125,11 @@ async def agent(kind: str, mode: str, folder: Path) -> AsyncIterator[Play]:
 
 def played(
     kind: str, mode: str, folder: Path, *, timeout_seconds: float = 60.0, seconds: float = 0.0, **budget: int
-) -> tuple[Trajectory | None, Ledger]:
+) -> tuple[Trajectory | Outcome, Ledger]:
     """One attempt at an episode whose policy takes its time, and has a budget."""
     ledger = Ledger()
 
-    async def run() -> Trajectory | None:
+    async def run() -> Trajectory | Outcome:
         engine = ScriptedEngine(
             lambda _: CALL if kind == "environment" else "eight by", encode=ByteTokenizer().encode,
             seconds=lambda _: seconds,
@@ -152,7 +152,7 @@ def test_tokens(kind: str, mode: str, tmp_path: Path) -> None:
     trajectory, ledger = played(kind, mode, tmp_path, max_tokens=2 * length + 4)
     with ledger:
         assert ledger.verify() == []
-    assert trajectory is not None
+    assert isinstance(trajectory, Trajectory)
     assert trajectory.outcome is Outcome.MAX_TOKENS
     assert [len(turn.token_ids) for turn in trajectory.turns] == [length, length, 4]
     # The last one was cut, and was told that it would be.
@@ -167,7 +167,7 @@ def test_tokens(kind: str, mode: str, tmp_path: Path) -> None:
 def test_turns(kind: str, mode: str, tmp_path: Path) -> None:
     trajectory, ledger = played(kind, mode, tmp_path, max_turns=2)
     ledger.close()
-    assert trajectory is not None
+    assert isinstance(trajectory, Trajectory)
     assert (trajectory.outcome, len(trajectory.turns)) == (Outcome.MAX_TURNS, 2)
     assert trajectory.reward is not None
     assert trajectory.reward.total == (0.0 if mode == "raise" else 0.25)
@@ -177,7 +177,7 @@ def test_turns(kind: str, mode: str, tmp_path: Path) -> None:
 def test_time_that_the_policy_used_up(kind: str, tmp_path: Path) -> None:
     trajectory, ledger = played(kind, "raise", tmp_path, timeout_seconds=200.0, seconds=300.0)
     ledger.close()
-    assert trajectory is not None
+    assert isinstance(trajectory, Trajectory)
     assert (trajectory.outcome, trajectory.turns) == (Outcome.POLICY_TIMEOUT, ())
     assert "deadline" in str(trajectory.error)
 
@@ -185,7 +185,7 @@ def test_time_that_the_policy_used_up(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_time_that_the_agent_used_up(kind: str, tmp_path: Path) -> None:
     trajectory, ledger = played(kind, "hang", tmp_path, timeout_seconds=4.0)
-    assert trajectory is None
+    assert trajectory is Outcome.INFRASTRUCTURE_ERROR
     with ledger:
         (rollout,) = ledger.rollouts()
         assert ledger.verify() == []

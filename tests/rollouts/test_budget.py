@@ -36,6 +36,14 @@ def test_a_fifth_is_allowed_and_more_stops_the_run() -> None:
         made.count(1, 1)
 
 
+def test_refused_clients_and_infrastructure_use_up_one_budget() -> None:
+    made = FailureBudget(0.2)
+    made.count(90, 10)
+    made.count(10, 10, 10)  # 20 of 100
+    with pytest.raises(ServiceError, match=r"21 of 101 .*\(10 to infrastructure .*; 11 since the gateway refused"):
+        made.count(1, 1, 1)
+
+
 def test_the_first_few_episodes_say_nothing() -> None:
     budget = FailureBudget(0.2)
     budget.count(49, 49)

@@ -9,7 +9,7 @@ import pytest
 from sparring.agents import AgentResult
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
-from sparring.errors import InfrastructureError
+from sparring.errors import ClientError, InfrastructureError, ServiceError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import RewardFunction, Scorer
@@ -28,23 +28,25 @@ def plans(count: int, *, group_size: int) -> Iterator[GroupPlan]:
 class World:
     """A collector whose episodes end as told, in their order, and the ledger it keeps."""
 
-    def __init__(self, *fates: str, timeout_seconds: float = 5.0) -> None:
+    def __init__(self, *fates: str, timeout_seconds: float = 5.0, max_retries: int = 0) -> None:
         self.fates, self.ledger, self.engine = list(fates), Ledger(), ScriptedEngine([])
         self.collector = Collector(
             engine=self.engine, chat=TemplateChat(ByteTokenizer()), agent=self.play, reward=lambda _: 1.0, scorer=None,
-            ledger=self.ledger, seed=0, max_concurrency=8, timeout_seconds=timeout_seconds, max_retries=0,
+            ledger=self.ledger, seed=0, max_concurrency=8, timeout_seconds=timeout_seconds, max_retries=max_retries,
         )  # fmt: skip
 
     async def play(self, task: Task, session: Session) -> AgentResult:
         match self.fates.pop(0):
             case "lost":
                 raise InfrastructureError("down")
+            case "refused":
+                raise ClientError("audio: this field is not known here")
             case "stuck":
                 await asyncio.Event().wait()
         return AgentResult(outcome=Outcome.FINISHED, reward=Reward(total=1.0))
 
-    def play_group(self) -> TrajectoryGroup:
-        (plan,) = plans(1, group_size=len(self.fates))
+    def play_group(self, *, size: int | None = None) -> TrajectoryGroup:
+        (plan,) = plans(1, group_size=size or len(self.fates))
         return asyncio.run(self.collector.play_group(plan))
 
     def ended(self) -> dict[str, int]:
@@ -72,6 +74,29 @@ def test_a_group_of_which_one_remains_teaches_nothing_and_is_lost_as_a_whole() -
     group = world.play_group()
     assert (group.trajectories, group.num_lost) == ((), 3)
     assert world.ended() == {"discarded/infra_error": 2, "discarded/group_incomplete": 1, "unfinished": 0}
+
+
+def test_an_episode_whose_client_was_refused_is_lost_at_once_and_counted_apart() -> None:
+    world = World("good", "refused", "good", "lost", max_retries=1)
+    world.fates.insert(4, "lost")  # the second attempt of the last one
+    group = world.play_group(size=4)
+    assert (group.num_lost, group.num_client_errors, group.rewards) == (2, 1, [1.0, 1.0])
+    assert world.ended() == {"discarded/client_error": 1, "discarded/infra_error": 2, "unfinished": 2}
+
+
+def test_a_run_whose_clients_are_refused_stops_and_names_the_refusals() -> None:
+    world = World(*["refused"] * 16)
+
+    async def train() -> None:
+        scheduler = Scheduler(
+            play_group=world.collector.play_group, plans=plans(8, group_size=2), ledger=world.ledger, groups_per_step=8,
+            max_steps_off_policy=0,
+        )  # fmt: skip
+        async with scheduler:
+            await scheduler.next_batch()
+
+    with pytest.raises(ServiceError, match="16 since the gateway refused their client's last request"):
+        asyncio.run(train())
 
 
 def test_an_environment_that_is_not_done_in_time_is_lost() -> None:
@@ -120,7 +145,7 @@ def test_an_agent_that_goes_on_after_the_engine_failed_is_not_rewarded() -> None
 
     with Ledger() as ledger:
         (plan,) = plans(1, group_size=1)
-        assert asyncio.run(collector(agent, ledger).play_episode(plan, 0)) is None
+        assert asyncio.run(collector(agent, ledger).play_episode(plan, 0)) is Outcome.INFRASTRUCTURE_ERROR
         assert ledger.counts()["discarded/infra_error"] == 1
 
 
@@ -134,7 +159,8 @@ def test_a_reward_that_never_answers_is_an_infrastructure_failure() -> None:
 
     with Ledger() as ledger:
         (plan,) = plans(1, group_size=1)
-        assert asyncio.run(collector(agent, ledger, reward=reward, timeout=0.05).play_episode(plan, 0)) is None
+        played = asyncio.run(collector(agent, ledger, reward=reward, timeout=0.05).play_episode(plan, 0))
+        assert played is Outcome.INFRASTRUCTURE_ERROR
         assert ledger.counts()["discarded/infra_error"] == 1
 
 
@@ -148,7 +174,7 @@ def test_a_score_and_its_parts_are_on_the_trajectory_and_in_the_ledger() -> None
     with Ledger() as ledger:
         (plan,) = plans(1, group_size=1)
         played = asyncio.run(collector(agent, ledger, scorer=scorer).play_episode(plan, 0))
-        assert played is not None
+        assert isinstance(played, Trajectory)
         assert (played.score, played.score_parts) == (0.5, {"format": 1.0})
         (rollout,) = ledger.rollouts()
         assert rollout.result is not None
