@@ -373,7 +373,9 @@ class EvaluationSection(Section):
     pass_k_values: tuple[int, ...] | None = Field(
         default=None, strict=False, description="None: every k up to the episodes a task."
     )
-    success_threshold: FiniteFloat = Field(default=1.0)
+    success_threshold: FiniteFloat = Field(
+        default=1.0, ge=0, le=1, description="Score from which an episode is a success; scores are from 0 to 1."
+    )
     allow_zero_baseline: bool = Field(default=False, description="Train although no baseline episode succeeded.")
 
 

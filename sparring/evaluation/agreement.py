@@ -122,7 +122,8 @@ def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -
     reaches the threshold too; where no right episode earns that much although the best of them earns more than most wrong
     ones do, the reward has a scale of its own (a step cost, say), and the best-paid right episode's reward takes the
     threshold's place. A right one is *unpaid* when it earns less than that, and a wrong one (of its task, where the task has
-    any) earns at least as much. So partial credit for a wrong answer is no disagreement, nor is a right answer that costs.
+    any) earns at least as much; where no episode is wrong, when it earns nothing. So partial credit for a wrong answer is no
+    disagreement, nor is a right answer that costs.
     """
     judged = [
         _Judged(t, t.reward.total, t.score, t.reward.components)
@@ -133,7 +134,7 @@ def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -
     wrong = [one for one in judged if one.score < success_threshold]
     paid_from = _paid_from(right, wrong, success_threshold)
     paid = [one for one in wrong if one.reward >= paid_from]
-    unpaid = [one for one in right if one.reward < paid_from and _rival(one, wrong) is not None]
+    unpaid = [one for one in right if one.reward < paid_from and _earns_no_more_than_wrong(one, wrong)]
     tasks: dict[str, list[_Judged]] = {}
     for one in judged:
         tasks.setdefault(one.trajectory.task.id, []).append(one)
@@ -159,7 +160,7 @@ def _paid_from(right: Sequence[_Judged], wrong: Sequence[_Judged], success_thres
     if not right:
         return success_threshold
     best = max(one.reward for one in right)
-    orders_them = not wrong or best > median(one.reward for one in wrong)
+    orders_them = best > (median(one.reward for one in wrong) if wrong else 0)
     return best if best < success_threshold and orders_them else success_threshold
 
 
@@ -168,6 +169,11 @@ def _rival(one: _Judged, wrong: Sequence[_Judged]) -> _Judged | None:
     siblings = [other for other in wrong if other.trajectory.task.id == one.trajectory.task.id] or wrong
     best = max(siblings, key=lambda other: other.reward, default=None)
     return best if best is not None and best.reward >= one.reward else None
+
+
+def _earns_no_more_than_wrong(one: _Judged, wrong: Sequence[_Judged]) -> bool:
+    """Where no episode is wrong, a wrong one is taken to earn 0."""
+    return _rival(one, wrong) is not None if wrong else one.reward <= 0
 
 
 def _disagreement(one: _Judged, kind: Kind, rival: _Judged | None) -> Disagreement:

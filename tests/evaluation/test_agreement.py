@@ -53,6 +53,15 @@ def test_a_right_answer_that_costs_steps_is_right_all_the_same() -> None:
     assert counts(compared(episode(0.95, 1.0), episode(0.95, 0.0), episode(0.1, 0.0))) == (1, 1, 1, 0)
 
 
+def test_right_answers_that_earn_nothing_are_unpaid_though_no_wrong_one_is_there() -> None:
+    found = compared(*(episode(0.0, 1.0, id=str(i)) for i in range(6)))
+    assert counts(found) == (0, 0, 0, 6)
+    assert (found.share, found.paid_from) == (0.0, 1.0)
+    assert counts(compared(episode(0.95, 1.0), episode(0.9, 1.0), episode(0.0, 1.0))) == (2, 0, 0, 1)
+    # A reward of penalties orders them: 0 is its best, and wrong ones earn less.
+    assert counts(compared(*(episode(0.0, 1.0, id=str(i)) for i in range(5)), episode(-1.0, 0.0))) == (5, 1, 0, 0)
+
+
 def test_a_reward_that_reads_another_tag_than_the_scorer_is_seen_from_both_sides() -> None:
     read = episode(
         1.0, 0.0, text="<final_response>{}</final_response>", components={"format": 0.1}, parts={"format": 0.0}
