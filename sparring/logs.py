@@ -71,6 +71,26 @@ class _Lines(logging.Handler):
         print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)  # noqa: T201
 
 
+class _RootElsewhere(logging.Handler):
+    """Hands records to those handlers of the root logger that do not write to the terminal: a file, a service."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in logging.getLogger().handlers:
+            if record.levelno >= handler.level and not _writes_to_terminal(handler):
+                handler.handle(record)
+
+
+def _writes_to_terminal(handler: logging.Handler) -> bool:
+    console = getattr(handler, "console", None)  # rich's
+    stream = getattr(handler, "stream", None) or getattr(console, "file", None)
+    if stream in (sys.stdout, sys.stderr):
+        return True
+    try:
+        return stream is not None and stream.fileno() in (1, 2)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
 @contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
     """Whatever Sparring logs is also kept in the folder's `log.jsonl`: warnings and errors, unless a user asks for more."""
@@ -83,12 +103,17 @@ def kept_in(folder: Path) -> Iterator[None]:
 
 
 def show_on_stderr() -> None:
-    """For the command line: warnings and errors, a line each. Calling it again changes nothing."""
+    """For the command line: warnings and errors, a line each. Calling it again changes nothing.
+
+    A library may give the root logger a handler that writes to the terminal, too: it does not get our lines a second time.
+    """
     logger = logging.getLogger(ROOT)
     if not any(isinstance(handler, _Lines) for handler in logger.handlers):
         handler = _Lines(logging.WARNING)
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
+        logger.addHandler(_RootElsewhere())
+        logger.propagate = False
 
 
 def unfailing(stream: TextIO | None) -> TextIO:

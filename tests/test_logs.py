@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -38,6 +40,28 @@ def test_a_run_keeps_its_own_lines_only(tmp_path: Path) -> None:
         logging.getLogger("elsewhere").warning("of another library")
     logger.warning("two")
     assert [json.loads(line)["message"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == ["one"]
+
+
+@pytest.mark.parametrize("library", ["logging.basicConfig()", "logging.basicConfig(stream=sys.stdout)"])
+def test_the_command_line_prints_a_line_once_though_a_library_configured_the_root_logger(
+    library: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "all.log"
+    lines = [
+        "import logging, sys",
+        "from sparring.logs import get_logger, show_on_stderr",
+        "show_on_stderr()",
+        library,
+        f"logging.getLogger().addHandler(logging.FileHandler({str(kept)!r}))",
+        "get_logger('sparring.somewhere').warning('disk is full')",
+        "logging.getLogger('library').warning('of its own')",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert (done.stdout + done.stderr).count("disk is full") == 1
+    assert "warning: disk is full\n" in done.stderr
+    assert (done.stdout + done.stderr).count("of its own") == 1
+    # What the user's own handlers collect is complete.
+    assert kept.read_text() == "disk is full\nof its own\n"
 
 
 def test_every_module_takes_the_logger_that_masks() -> None:
