@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
+from sparring.findings import Severity
 from sparring.types import Json, TrajectoryGroup
 
 STATUSES = ("running", "completed", "stopped", "failed")
@@ -29,11 +32,8 @@ class PrometheusTracker:
         self._registry = CollectorRegistry()
         self._gauges: dict[str, Gauge] = {}
         self._run = run
-        self._findings = Counter(
-            "sparring_findings", "Findings so far.", ["run", "severity"], registry=self._registry
-        )  # fmt: skip
-        for severity in ("note", "warning", "error"):
-            self._findings.labels(run, severity)
+        self._findings = _Findings(run)
+        self._registry.register(self._findings)
         self._status = Gauge("sparring_run_status", "1 for how it stands.", ["run", "status"], registry=self._registry)
         host, _, port = address.rpartition(":")
         self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
@@ -51,7 +51,7 @@ class PrometheusTracker:
         self._set("sparring_last_step_timestamp_seconds", "When they came, in seconds since 1970.", self._clock())
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
-        self._findings.labels(self._run, str(finding["severity"])).inc()
+        self._findings.counts[str(finding["severity"])] += 1
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None: ...
 
@@ -67,6 +67,20 @@ class PrometheusTracker:
         if name not in self._gauges:
             self._gauges[name] = Gauge(name, description, ["run"], registry=self._registry)
         self._gauges[name].labels(self._run).set(value)
+
+
+class _Findings(Collector):
+    """Counts findings by severity. Unlike the library's Counter it has no `_created` series, which repeats the counter's help."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self.counts = {severity.value: 0 for severity in Severity}
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily("sparring_findings", "Findings so far.", labels=["run", "severity"])
+        for severity, count in self.counts.items():
+            family.add_metric([self._run, severity], count)
+        yield family
 
 
 def gauge_name(metric: str) -> str:

@@ -39,6 +39,18 @@ def test_the_latest_numbers_findings_and_how_the_run_stands_are_served() -> None
     assert {name for name, value in stands.items() if value} == {'sparring_run_status{run="shop",status="failed"}'}
 
 
+def test_each_series_has_a_help_of_its_own() -> None:
+    tracker = PrometheusTracker("127.0.0.1:0", run="shop")
+    try:
+        tracker.log_finding({"severity": "warning"})
+        text = httpx.get(f"http://127.0.0.1:{tracker.port}/metrics").text
+    finally:
+        tracker.close()
+    helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+    assert helps["sparring_findings_total"] == "Findings so far."
+    assert len(set(helps.values())) == len(helps)
+
+
 def test_an_address_that_is_taken_is_an_error_and_one_that_was_closed_is_free() -> None:
     first = PrometheusTracker("127.0.0.1:0", run="a")
     with pytest.raises(OSError):
