@@ -21,7 +21,7 @@ from sparring.detectors import DETECTORS
 from sparring.diagnosis import SYMPTOMS
 from sparring.environments import Environment, answer, tool_call
 from sparring.plugins import load_object
-from sparring.types import Outcome, Task, Trajectory
+from sparring.types import Outcome, Task, Trajectory, UntrainedReason
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -153,6 +153,16 @@ def test_every_rule_of_the_diagnosis_is_documented() -> None:
     text = (ROOT / "docs" / "diagnosis.md").read_text("utf-8").partition("\n## Rules")[2].partition("\n## ")[0]
     rules = re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE)
     assert rules == [name for name in SYMPTOMS if name != "change.judged"]  # has a section of its own
+
+
+def test_every_reason_for_an_untrained_turn_is_documented() -> None:
+    table = (
+        (ROOT / "docs" / "files.md")
+        .read_text("utf-8")
+        .partition("| `untrained_reason` | the turn |")[2]
+        .partition("\n\n")[0]
+    )
+    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == [reason.value for reason in UntrainedReason]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -235,14 +235,18 @@ def stale(observed: Observed) -> Iterable[Finding]:
 
 @symptom("system.filtered")
 def filtered(observed: Observed) -> Iterable[Finding]:
-    """Nearly everything that is played is filtered out: steps without any signal, or all replacements used up, while tasks are
-    far from solved."""
+    """Nearly everything that is played is filtered out: steps without any signal or without a turn that may be trained, or all
+    replacements used up, while tasks are far from solved."""
     if observed.is_solved or len(observed.trained) < LATE_STEPS:
         return
     without = observed.now("training/steps_without_signal")
     refill = observed.config.batch.refill_groups
     used_up = refill > 0 and observed.now("rollout/replaced_groups") >= 0.9 * refill
-    if without < 0.5 and not (used_up and observed.now("analysis/batch_valid_ratio", 1.0) < 0.5):
+    valid = observed.now("analysis/batch_valid_ratio", 1.0)
+    if without >= 0.5 and valid >= 0.5:
+        yield _untrained(observed, without, valid)
+        return
+    if without < 0.5 and not (used_up and valid < 0.5):
         return
     batch = observed.config.batch
     right = (
@@ -271,12 +275,34 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         evidence={
             "steps": observed.late_steps, "steps_without_signal": round(without, 4),
             "replaced_groups": round(observed.now("rollout/replaced_groups"), 2),
-            "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4), "success": round(right, 4),
+            "groups_with_signal": round(valid, 4), "success": round(right, 4),
         },
         change=change,
         confirm="training/steps_without_signal stays at 0.",
         step=observed.history.last_step,
         settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+def _untrained(observed: Observed, without: float, valid: float) -> Finding:
+    untrained, overruled = (observed.now(f"rollout/{kind}_turns") for kind in ("untrained", "overruled"))
+    change = (
+        "Teach the form that requests demand: demonstrate it in a warm start and describe it in the prompt; or do not demand it."
+        if overruled > untrained / 2
+        else "Have the agent ask for turns that can be trained: temperature above 0, and top_p = 1."
+    )
+    return Finding(
+        rule="system.filtered",
+        severity=Severity.WARNING,
+        symptom=f"{without:.0%} of the last steps changed nothing: groups had a signal, but no turn with one may be trained.",
+        evidence={
+            "steps": observed.late_steps, "steps_without_signal": round(without, 4), "groups_with_signal": round(valid, 4),
+            "untrained_turns": round(untrained, 4), "overruled_turns": round(overruled, 4),
+        },
+        change=change,
+        confirm="rollout/untrained_turns falls, and training/steps_without_signal stays at 0.",
+        step=observed.history.last_step,
         confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 

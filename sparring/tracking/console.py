@@ -172,7 +172,8 @@ class Console:
         if metrics.get("training/staleness_max"):
             shown.append(f"stale by {metrics['training/staleness_max']:.0f} at most")
         if metrics.get("training/steps_without_signal"):
-            shown.append("no group had a signal")
+            has_signal = metrics.get("analysis/batch_valid_ratio", 0) > 0
+            shown.append("no turn may be trained" if has_signal else "no group had a signal")
         self._warn_of_breaks(metrics)
         of, remaining = "", ""
         if (training := self._training) is not None:

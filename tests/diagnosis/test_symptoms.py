@@ -253,6 +253,19 @@ def test_groups_that_differ_and_give_no_advantage_ask_for_another_method() -> No
     assert "stall.groups_agree" not in found
 
 
+def test_steps_whose_turns_a_form_overruled_ask_to_teach_the_form_and_no_other_method() -> None:
+    told = {"training/steps_without_signal": 1.0, "analysis/batch_valid_ratio": 1.0, "rollout/untrained_turns": 1.0}
+
+    def found(overruled: float) -> Finding:
+        measured = {**told, "rollout/overruled_turns": overruled}
+        return said(run(0.5, metrics=lambda step: measured))["system.filtered"]
+
+    assert "no turn with one may be trained" in found(1.0).symptom
+    assert found(1.0).settings == {}
+    assert "form" in found(1.0).change
+    assert "temperature" in found(0.0).change
+
+
 def test_a_world_that_takes_nearly_all_of_a_step_is_not_run_ahead_of() -> None:
     def starved(rollout: float) -> Finding:
         told = {"timing_s/rollout": rollout, "timing_s/step": 7.0}

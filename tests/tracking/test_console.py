@@ -106,6 +106,16 @@ def test_how_old_tokens_are_is_said_where_play_runs_ahead() -> None:
     assert "stale by 2 at most" in ahead
 
 
+def test_a_step_whose_turns_may_not_be_trained_is_not_one_without_signal() -> None:
+    shown, progress, _ = console()
+    idle = {**STEP, "training/steps_without_signal": 1.0}
+    shown.log_metrics(1, {**idle, "analysis/batch_valid_ratio": 0.0})
+    shown.log_metrics(2, {**idle, "analysis/batch_valid_ratio": 0.5})
+    silent, untrained = progress.getvalue().splitlines()
+    assert silent.endswith("no group had a signal")
+    assert untrained.endswith("no turn may be trained")
+
+
 def test_quiet_shows_no_progress_but_tables() -> None:
     shown, progress, results = console(quiet=True)
     play(shown)
