@@ -195,23 +195,6 @@ def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path:
     assert reward(played(task, library)) == 0.0
 
 
-def runnable() -> list[Any]:
-    """Each block of Python after a line `<!-- runs -->`."""
-    blocks = re.compile(r"<!-- runs -->\n```python\n(.*?)```", re.DOTALL)
-    return [
-        pytest.param(block, id=f"{page.name}-{number}")
-        for page in PAGES
-        for number, block in enumerate(blocks.findall(page.read_text("utf-8")), start=1)
-    ]
-
-
-@pytest.mark.parametrize("block", runnable())
-def test_examples_run_and_say_what_is_so(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "assert " in block
-    exec(compile(block, "example", "exec"), {"__name__": "example"})
-
-
 def played(task: Task, library: type[Environment], *after: Any) -> Trajectory:
     """An episode that looks the book up and then says `after`, or is cut there."""
     session = ScriptedSession(tool_call("find", title="Emma"), *after)
