@@ -172,8 +172,8 @@ class Recording:
         wanted, tools = canonical_history([*instructions, *request.messages]), canonical_json(list(request.tools))
         # The newest first: of equal conversations the one that is being played.
         for episode in reversed(self._unnamed):
-            if request.previous is not None:
-                belongs = f"{episode.session.id}-" in request.previous
+            if named := request.previous or next(iter(request.item_ids), None):
+                belongs = f"{episode.session.id}-" in named
             else:
                 belongs = episode.session.continues(wanted, tools)
             if belongs:

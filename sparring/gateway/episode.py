@@ -50,8 +50,8 @@ class OpenEpisode:
 
         A request that says that it is a retry gets the last answer to the same body even if it seemed to have arrived,
         and joins one that is still played. Without that word, equal requests are deliberate: each is sampled anew.
-        Raises ApiError 400 for an earlier answer or for log-probabilities that are not known, 409 once the episode takes no
-        more turns.
+        Raises ApiError 404 for an earlier answer or item that is not known, 400 for log-probabilities that are not, 409 once
+        the episode takes no more turns.
         """
         self.report.check_open()
         if asked.wants_logprobs and isinstance(self.session, MessageSession):
@@ -81,16 +81,19 @@ class OpenEpisode:
 
     def _conversation(self, asked: Asked) -> tuple[Message, ...]:
         """The messages so far, without instructions."""
+        new = asked.messages
+        if asked.item_ids and asked.with_items is not None:
+            new = asked.with_items(self._conversations)
         if asked.previous is None:
-            return tuple(asked.messages)
+            return tuple(new)
         if asked.previous not in self._conversations:
             raise ApiError(
-                400, f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
+                404, f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
                 "stored, or has been forgotten since. "
                 "Send the whole conversation instead.",
                 code="previous_response_not_found", param="previous_response_id",
             )  # fmt: skip
-        return (*self._conversations[asked.previous], *asked.messages)
+        return (*self._conversations[asked.previous], *new)
 
 
 def body_digest(begin: bytes) -> hashlib.blake2b:

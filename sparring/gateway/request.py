@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -86,6 +86,11 @@ class Asked:
     tools: Sequence[ToolSchema] = ()
     instructions: str | None = None
     """A system message for this request alone: it stands before the conversation and is not remembered with it."""
+    item_ids: Sequence[str] = ()
+    """Of items of earlier answers that are named and not sent: then `with_items` gives the messages."""
+    with_items: Callable[[Mapping[str, Sequence[Message]]], Sequence[Message]] | None = None
+    """The messages with those items in place, from conversations by the ids of their answers. Raises ApiError for unknown
+    ids."""
     previous: str | None = None
     """The id of an answer whose conversation goes on here."""
     is_kept: bool = False

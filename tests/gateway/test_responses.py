@@ -136,11 +136,52 @@ def test_a_conversation_goes_on_from_an_answers_id(stream: bool) -> None:
     assert [message["role"] for message in door.messages].count("system") == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_items_of_earlier_answers_may_be_named_by_their_ids(stream: bool) -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        asked: Any = {"model": "any", "tools": [TOOL]}
+        if stream:
+            events = [event async for event in await client.responses.create(input="find b", stream=True, **asked)]
+            assert events[-1].type == "response.completed"
+            output = events[-1].response.output
+        else:
+            output = (await client.responses.create(input="find b", **asked)).output
+        assert [item.id[:3] for item in output if item.id] == ["rs_", "msg", "fc_"]
+        named: Any = [{"type": "item_reference", "id": item.id} for item in output]
+        second = await client.responses.create(input=[USER, *named, RESULT], **asked)
+        assert second.output_text == "done"
+        del named[1]["type"]  # of a reference it may be left out
+        assert (await client.responses.create(input=[USER, *named, RESULT], **asked)).output_text == "again"
+
+    door = session([ANSWER, "done", "again"])
+    through_gateway(door, play)
+    assert [turn.parent for turn in door.turns] == [None, 0, 0]
+    assert [message["role"] for message in door.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_a_reference_to_an_item_that_is_not_of_this_episode_is_refused_with_its_place() -> None:
+    async def play(client: openai.AsyncOpenAI) -> None:
+        known = await client.responses.create(model="any", input="hi")
+        unkept = await client.responses.create(model="any", input="hi", store=False)
+        assert known.output[0].id
+        number = known.output[0].id.removeprefix("msg_")
+        unknown = ["msg_other-0", "fc_other-0-0", f"fc_{number}-0", f"fc_{number}-x", f"rs_{number}", "item_1", "", "-"]
+        for item_id in [*unknown, "x" * 300, unkept.output[0].id]:
+            named: Any = [USER, {"type": "item_reference", "id": item_id}]
+            with pytest.raises(openai.NotFoundError, match="Send the item itself") as refusal:
+                await client.responses.create(model="any", input=named)
+            assert (refusal.value.param, refusal.value.code) == ("input.1.id", "item_not_found")
+
+    door = session(["one", "two"])
+    through_gateway(door, play)
+    assert len(door.turns) == 2
+
+
 def test_an_answer_that_was_not_to_be_stored_is_not_gone_on_from() -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
         first = await client.responses.create(model="any", input="hi", store=False)
         for previous in (first.id, "resp_other"):
-            with pytest.raises(openai.BadRequestError, match="Send the whole conversation") as refusal:
+            with pytest.raises(openai.NotFoundError, match="Send the whole conversation") as refusal:
                 await client.responses.create(model="any", input="on", previous_response_id=previous)
             assert (refusal.value.param, refusal.value.code) == ("previous_response_id", "previous_response_not_found")
 
@@ -304,12 +345,12 @@ def test_a_served_model_goes_on_from_its_last_answers() -> None:
     unkept = answer("two", store=False).json()
     for previous in (unkept["id"], "resp_unknown", "x" * 500):
         refused = answer("on", previous)
-        assert refused.status_code == 400
+        assert refused.status_code == 404
         error = refused.json()["error"]
         assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
     for _ in range(NUM_KEPT):
         assert answer("other").status_code == 200
-    assert answer("three", second["id"]).status_code == 400
+    assert answer("three", second["id"]).status_code == 404
 
 
 def test_a_served_model_goes_by_its_name_or_default() -> None:
@@ -342,7 +383,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (item(role="user"), "input.1.content"),
     (item(role="user", content=None), "input.1.content"),
     (item(role="user", content={}), "input.1.content"),
-    (item(type="item_reference", id="msg_1"), "input.1.type"),
+    (item(type="item_reference"), "input.1.id"),
+    (item(type="item_reference", id=5), "input.1.id"),
     (item(type="web_search_call", id="ws_1"), "input.1.type"),
     (item(type=None, role="user", content="x"), "input.1.type"),
     (item(type="function_call", name="get", arguments="{}"), "input.1.call_id"),

@@ -93,8 +93,37 @@ class _ReasoningItem(Lenient):
     type: Literal["reasoning"]
 
 
+class _ReferenceItem(Lenient):
+    """An item of an earlier answer, by its id."""
+
+    type: Literal["item_reference"]
+    id: str
+
+    def message(self, kept: Mapping[str, Sequence[Message]], index: int) -> Message | None:
+        """What the item says; None for reasoning. `kept` holds conversations by the ids of their answers. Raises ApiError
+        404 for an item that is in none of them."""
+        kind, _, place = self.id.partition("_")
+        before, _, number = place.rpartition("-")
+        if kind == "fc" or (kind == "rs" and f"{Responses.id_prefix}{place}" not in kept):
+            place = before
+        match kind, kept.get(f"{Responses.id_prefix}{place}"):
+            case "msg", [*_, answer]:
+                return {"role": "assistant", "content": answer["content"]}
+            case "fc", [*_, {"tool_calls": calls}] if number.isdecimal() and int(number) < len(calls):
+                return {"role": "assistant", "content": "", "tool_calls": [calls[int(number)]]}
+            case "rs", [*_, {"reasoning_content": str()}]:
+                return None
+        raise ApiError(
+            404, f"input.{index}.id: the item {self.id[:80]!r} is not kept here: it is of another episode or server, its answer "
+            "was not to be stored, or it has been forgotten since. Send the item itself instead.",
+            code="item_not_found", param=f"input.{index}.id",
+        )  # fmt: skip
+
+
 _Item: TypeAlias = Annotated[
-    _MessageItem | _CallItem | _ResultItem | _ReasoningItem, pydantic.Field(discriminator="type"), remembered()
+    _MessageItem | _CallItem | _ResultItem | _ReasoningItem | _ReferenceItem,
+    pydantic.Field(discriminator="type"),
+    remembered(),
 ]
 
 
@@ -178,12 +207,12 @@ class _Request(Strict):
     @pydantic.field_validator("input", mode="before", json_schema_input_type=str | _Items)
     @classmethod
     def _items(cls, given: Json) -> Json:
-        """Text is a user's message, and an item without type is a message."""
+        """Text is a user's message; an item without type is a message, or a reference if it has nothing but an id."""
         if isinstance(given, str):
             return [{"type": "message", "role": "user", "content": given}]
         if not isinstance(given, list):
             return given
-        return [{"type": "message", **item} if isinstance(item, dict) else item for item in given]
+        return [{"type": _type(item), **item} if isinstance(item, dict) else item for item in given]
 
     @property
     def format(self) -> _PlainText | _JsonObject | _JsonSchema:
@@ -212,8 +241,28 @@ class _Request(Strict):
         )
 
     @property
-    def messages(self) -> list[Message]:
-        return joined(item.message for item in self.input if not isinstance(item, _ReasoningItem))
+    def item_ids(self) -> tuple[str, ...]:
+        """Of the items that are named and not sent."""
+        return tuple(item.id for item in self.input if isinstance(item, _ReferenceItem))
+
+    def messages(self, kept: Mapping[str, Sequence[Message]]) -> list[Message]:
+        """With what is `kept` in the place of references to it. Raises ApiError where nothing is left, and for unknown ids."""
+        said: list[Message | None] = []
+        for index, item in enumerate(self.input):
+            match item:
+                case _ReferenceItem():
+                    said.append(item.message(kept, index))
+                case _MessageItem() | _CallItem() | _ResultItem():
+                    said.append(item.message)
+        messages = joined(message for message in said if message is not None)
+        if not messages:
+            raise ApiError(
+                400,
+                "input: it holds reasoning alone; send what is to be answered.",
+                code="invalid_value",
+                param="input",
+            )
+        return messages
 
 
 _FORMAT_FIELDS = FormatFields(
@@ -229,16 +278,11 @@ class Responses:
 
     def read(self, body: Json) -> Asked:
         request = validated(body, _Request, only=_ONLY, inert=_INERT)
-        if not request.messages:
-            raise ApiError(
-                400,
-                "input: it holds reasoning alone; send what is to be answered.",
-                code="invalid_value",
-                param="input",
-            )
         return Asked(
             model=request.model,
-            messages=request.messages,
+            messages=() if request.item_ids else request.messages({}),
+            item_ids=request.item_ids,
+            with_items=request.messages,
             tools=[tool.plain for tool in request.tools or ()],
             instructions=request.instructions or None,
             previous=request.previous_response_id,
@@ -363,6 +407,11 @@ class _Stream:
         yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
         yield self._event("response.function_call_arguments.done", **place, arguments=item["arguments"])
         yield self._closed(index, item)
+
+
+def _type(item: Mapping[str, Json]) -> str:
+    """Of an item that does not name its type."""
+    return "item_reference" if item.keys() == {"id"} else "message"
 
 
 def _output(turn: Turn, head: Head, *, has_message: bool = False) -> list[Mapping[str, Json]]:
