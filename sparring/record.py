@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self, final
@@ -49,8 +50,11 @@ class _Episode:
         """Of a conversation; in the ledger all turns are under the first."""
         return f"recorded/{self.number}/{self.name}/{member}.0"
 
-    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None:
-        await self._recording.record_turn(self, turn, request_digest=request_digest)
+    def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str) -> Future[None]:
+        return self._recording.record_turn_nowait(self, turn, request_digest=request_digest)
+
+    async def committed(self, future: Future[None]) -> None:
+        await self._recording.committed(self, future)
 
     def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> None:
         self._recording.ledger.record_not_received_nowait(self.rollout_id(), turn_ids)
@@ -129,11 +133,15 @@ class Recording:
     def report(self, api_key: str) -> EpisodeReport:
         raise ApiError(401, "A recording takes no reports; judge its trajectories afterwards.", code="invalid_api_key")
 
-    async def record_turn(self, episode: _Episode, turn: Turn, *, request_digest: str) -> None:
-        """Keep a turn and the conversations of its episode, on disk when this returns."""
+    def record_turn_nowait(self, episode: _Episode, turn: Turn, *, request_digest: str) -> Future[None]:
+        """Queue a turn for the ledger."""
         if not episode.number:
             self._number(episode)
-        await self.ledger.record_turn(episode.rollout_id(), turn, request_digest=request_digest)
+        return self.ledger.record_turn_nowait(episode.rollout_id(), turn, request_digest=request_digest)
+
+    async def committed(self, episode: _Episode, future: Future[None]) -> None:
+        """Wait until a turn is in the ledger, and the conversations of its episode in their file, on disk."""
+        await self.ledger.committed(future)
         await self._write(episode)
         self.num_turns += 1
         if self._on_turn is not None:
@@ -249,7 +257,8 @@ def recording_path(folder: Path) -> Path:
 def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
     """One for each conversation: an episode has several where its client branched off."""
     session = episode.session
-    turns = {turn.id: turn for turn in session.turns}
+    # The file has an answer before its client has it.
+    turns = {turn.id: turn for turn in (session.turns if session.is_closed else session.sampled_turns)}
     continued = {turn.parent for turn in turns.values()}
     for member, last in enumerate(turn for turn in turns.values() if turn.id not in continued):
         line = [last]

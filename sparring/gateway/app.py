@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparring.errors import SparringError
 from sparring.gateway.delivery import Delivery
@@ -79,10 +79,10 @@ def create_app(
                     head = Head(id=delivery.id, model=asked.model, created=int(clock()))
                     async with delivery:
                         if asked.stream:
-                            return await _streamed(dialect, asked, delivery, episode.session, head, request, send)
-                        turns = await _unless_hung_up(request, delivery)
-                        delivery.is_delivered = True
-                return Response(orjson.dumps(dialect.whole(asked, turns, head)), media_type="application/json")
+                            await _send_stream(dialect, asked, delivery, episode.session, head, request, send)
+                        else:
+                            await _send_whole(dialect, asked, delivery, head, request, send)
+                return None
 
         return _Answered(play, dialect, told)
 
@@ -157,8 +157,11 @@ def create_app(
     return _Routed([*routes, *polled, Mount("/s/{key}", routes=routes)])
 
 
-async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> AsyncGenerator[Part, None]:
-    """An answer as it is sampled; played again from its first token where it was sampled before."""
+async def _parts(
+    asked: Asked, delivery: Delivery, session: AnySession, hanging_up: asyncio.Future[None]
+) -> AsyncGenerator[Part, None]:
+    """An answer as it is sampled; played again from its first token where it was sampled before. Raises ClientDisconnect
+    when the client hangs up."""
 
     def visible_text() -> VisibleText:
         return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop), asked.stop)
@@ -176,7 +179,7 @@ async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> Async
         if delta:
             yield Text(index, delta)
 
-    async for bunch in delivery.sampled():
+    async for bunch in delivery.sampled(hanging_up):
         by_answer: dict[int, list[int]] = {}
         for index, token in bunch:
             by_answer.setdefault(index, []).append(token)
@@ -186,7 +189,10 @@ async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> Async
                 yield Begin(index)
             for part in told(index, texts[index].push(tokens), is_over=False):
                 yield part
-    for index, turn in enumerate(await delivery.turns() or ()):
+    turns = await delivery.turns(hanging_up)
+    if turns is None:
+        raise ClientDisconnect
+    for index, turn in enumerate(turns):
         if index not in begun:
             yield Begin(index)
         for part in told(index, texts[index].finish(turn.message), is_over=True):
@@ -197,16 +203,17 @@ async def _parts(asked: Asked, delivery: Delivery, session: AnySession) -> Async
 
 
 async def _events(
-    dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head
+    dialect: Dialect, asked: Asked, parts: AsyncGenerator[Part, None], head: Head, sent: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
-    """The events of a stream; a failure after the first is told as an event, since the status is sent already."""
-    parts = _parts(asked, delivery, session)
+    """The events of a stream, and then `sent`; a failure after the first is an event too, since the status is sent already."""
     num_sent = 0
     try:
         async for event in dialect.stream(asked, parts, head):
             yield event
             num_sent += 1
-        delivery.is_delivered = True
+        await sent()
+    except ClientDisconnect:
+        raise
     except Exception as failure:
         if num_sent == 0:
             raise
@@ -238,7 +245,7 @@ class _Answered:
         try:
             answer = await self._endpoint(Request(scope, receive, send), send)
         except ClientDisconnect:
-            answer = Response(status_code=499)
+            return
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
             error = self._told(_api_error(failure))
             answer = JSONResponse(self._dialect.error(error), status_code=error.status, headers=error.headers)
@@ -359,22 +366,51 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-async def _streamed(
+async def _send_whole(
+    dialect: Dialect, asked: Asked, delivery: Delivery, head: Head, request: Request, send: Send
+) -> None:
+    """Send an answer in one piece."""
+    turns = await _unless_hung_up(request, delivery)
+    body = orjson.dumps(dialect.whole(asked, turns, head))
+    headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send(_piece(body))
+    await _sent(delivery, request, send)
+    await send(_piece(b"", is_last=True))
+
+
+async def _send_stream(
     dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head, request: Request, send: Send
 ) -> None:
     """Send an answer as it is sampled. Raises what befalls it before its first event, so that it gets a status."""
-    events = _events(dialect, asked, delivery, session, head)
-    first = await anext(events)
-
-    async def told() -> AsyncIterator[bytes]:
-        yield first
-        async for event in events:
-            yield event
-
+    hanging_up = asyncio.create_task(_hung_up(request))
+    parts = _parts(asked, delivery, session, hanging_up)
+    events = _events(dialect, asked, parts, head, lambda: _sent(delivery, request, send))
     try:
-        await StreamingResponse(told(), media_type="text/event-stream")(request.scope, request.receive, send)
+        first = await anext(events)
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(_piece(first))
+        async for event in events:
+            await send(_piece(event))
+        await send(_piece(b"", is_last=True))
     finally:
         await events.aclose()
+        hanging_up.cancel()
+
+
+def _piece(body: bytes, *, is_last: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": not is_last}
+
+
+async def _sent(delivery: Delivery, request: Request, send: Send) -> None:
+    """All that a client is to get was sent: it has arrived unless the client is gone by now, which raises ClientDisconnect.
+
+    It is asked before the response ends, after which servers say of every client that it is gone."""
+    await send(_piece(b""))  # waits while much of what was sent before lies in the transport
+    if _has_hung_up(request):
+        raise ClientDisconnect
+    delivery.arrived()
 
 
 async def _unless_hung_up(request: Request, delivery: Delivery) -> Sequence[Turn]:
@@ -387,7 +423,7 @@ async def _unless_hung_up(request: Request, delivery: Delivery) -> Sequence[Turn
             turns = await delivery.turns(hanging_up)
         finally:
             hanging_up.cancel()
-    if turns is None or _has_hung_up(request):
+    if turns is None:
         raise ClientDisconnect
     return turns
 

@@ -13,54 +13,60 @@ from typing import Self, TypeAlias, final
 from sparring.sessions import AnySession
 from sparring.types import Turn
 
-Play: TypeAlias = Callable[[Callable[[int, int], None]], Awaitable[Sequence[Turn]]]
-"""Plays a request's answers; calls back with (answer, token) for each token, from any thread."""
+Sample: TypeAlias = Callable[[Callable[[int, int], None]], Awaitable[Sequence[Turn]]]
+"""Samples a request's answers; calls back with (answer, token) for each token, from any thread."""
 
 
 @final
 class Delivery:
-    """One request's answers. They are given up when the last client that waits for them hangs up."""
+    """One request's answers. Sampling is given up when the last client that waits for them hangs up; what was sampled by
+    then is recorded whatever happens, and kept for a client that asks again."""
 
-    def __init__(self, session: AnySession, play: Play, *, id: str) -> None:
+    def __init__(
+        self, session: AnySession, sample: Sample, *, id: str, on_arrived: Callable[[Sequence[Turn]], None]
+    ) -> None:
+        """`on_arrived` is called each time that a client has got all of the answers."""
         self.id = id
-        self.is_delivered = False
         self._session = session
+        self._on_arrived = on_arrived
         self._loop = asyncio.get_running_loop()
-        self._sampled: list[tuple[int, int]] = []
+        self._tokens: list[tuple[int, int]] = []
         self._is_over = False
         self._news = asyncio.Event()
         self._num_waiting = 0
-        self._playing = asyncio.ensure_future(play(self._on_token))
-        self._playing.add_done_callback(lambda _: self._end())
+        self._is_sampled = self._is_given_up = self._has_arrived = False
+        self._playing = asyncio.ensure_future(self._play(sample))
+        self._playing.add_done_callback(self._end)
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was played to its end, and no client has it."""
-        return self.is_played and not self.is_delivered and self._num_waiting == 0
-
-    @property
-    def is_played(self) -> bool:
-        done = self._playing.done() and not self._playing.cancelled()
-        return done and self._playing.exception() is None
+        """Whether it was sampled, and no client has it or waits for it."""
+        return self._is_sampled and self.is_alive and not self._has_arrived and self._num_waiting == 0
 
     @property
     def is_alive(self) -> bool:
         """Whether it is played, or is being played."""
-        return self.is_played or not self._playing.done()
+        if not self._playing.done():
+            return not self._is_given_up
+        return not self._playing.cancelled() and self._playing.exception() is None
 
     async def __aenter__(self) -> Self:
-        """While a client waits; after the last one the play is cancelled, or its turns count as not received."""
+        """While a client waits."""
         self._num_waiting += 1
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
         self._num_waiting -= 1
-        if self._num_waiting == 0:
-            if not self._playing.done():
+        if self._num_waiting == 0 and not self._playing.done():
+            if not self._is_sampled:
+                self._is_given_up = True
                 self._playing.cancel()
-                await asyncio.gather(self._playing, return_exceptions=True)
-            if self.is_played:
-                self._session.set_received([turn.id for turn in self._playing.result()], is_received=self.is_delivered)
+            await asyncio.wait([self._playing])
+
+    def arrived(self) -> None:
+        """A client that waited has got all of the answers."""
+        self._has_arrived = True
+        self._on_arrived(self._playing.result())
 
     async def turns(
         self, given_up: asyncio.Future[None] | None = None, *, seconds: float | None = None
@@ -72,12 +78,13 @@ class Delivery:
         is_given_up = given_up is not None and given_up.done()
         return None if is_given_up or not self._playing.done() else self._playing.result()
 
-    async def sampled(self) -> AsyncGenerator[list[tuple[int, int]], None]:
-        """(answer, token) from the first on, in bunches as they come, until the play is over."""
+    async def sampled(self, given_up: asyncio.Future[None]) -> AsyncGenerator[list[tuple[int, int]], None]:
+        """(answer, token) from the first on, in bunches as they come, until the play is over or `given_up` is done."""
+        given_up.add_done_callback(lambda _: self._news.set())
         seen = 0
-        while True:
-            if seen < len(self._sampled):
-                bunch, seen = self._sampled[seen:], len(self._sampled)
+        while not given_up.done():
+            if seen < len(self._tokens):
+                bunch, seen = self._tokens[seen:], len(self._tokens)
                 yield bunch
             elif self._is_over:
                 return
@@ -90,9 +97,17 @@ class Delivery:
         self._loop.call_soon_threadsafe(self._note, (answer, token))
 
     def _note(self, sampled: tuple[int, int]) -> None:
-        self._sampled.append(sampled)
+        self._tokens.append(sampled)
         self._news.set()
 
-    def _end(self) -> None:
+    async def _play(self, sample: Sample) -> Sequence[Turn]:
+        turns = await sample(self._on_token)
+        self._is_sampled = True
+        await self._session.recorded([turn.id for turn in turns])
+        return turns
+
+    def _end(self, playing: asyncio.Task[Sequence[Turn]]) -> None:
+        if not playing.cancelled():
+            playing.exception()  # seen, also where no client waits for it
         self._is_over = True
         self._news.set()

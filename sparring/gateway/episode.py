@@ -70,14 +70,19 @@ class OpenEpisode:
         so_far = self._conversation(asked)
         answer_id = f"{prefix}{self.session.id}-{next(self._numbers)}"
 
-        async def play(on_token: Callable[[int, int], None]) -> Sequence[Turn]:
-            turns = await self.report.while_open(_played(self.session, asked, so_far, on_token))
+        async def sample(on_token: Callable[[int, int], None]) -> Sequence[Turn]:
+            turns = await self.report.while_open(_sampled(self.session, asked, so_far, on_token))
             if asked.is_kept:
                 self._conversations[answer_id] = (*so_far, turns[0].message)
             return turns
 
-        self._last[digest] = Delivery(self.session, play, id=answer_id)
+        self._last[digest] = Delivery(self.session, sample, id=answer_id, on_arrived=self._arrived)
         return self._last[digest]
+
+    def _arrived(self, turns: Sequence[Turn]) -> None:
+        # What is reported is of the turns that had arrived by then.
+        if self.report.is_open:
+            self.session.set_received([turn.id for turn in turns])
 
     def _conversation(self, asked: Asked) -> tuple[Message, ...]:
         """The messages so far, without instructions."""
@@ -101,7 +106,7 @@ def body_digest(begin: bytes) -> hashlib.blake2b:
     return hashlib.blake2b(begin, digest_size=16)
 
 
-async def _played(
+async def _sampled(
     session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None]
 ) -> list[Turn]:
     """The turns of a request, one for each answer that it asks for."""
@@ -112,9 +117,9 @@ async def _played(
     # Only a session without one of its own is asked with a seed (`Doors.enter`).
     seed = {"seed": asked.seed} if isinstance(session, MessageSession) else {}
 
-    async def play(index: int) -> Turn:
+    async def sample(index: int) -> Turn:
         try:
-            return await session.play(
+            return await session.sample(
                 [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
                 answer_format=asked.answer_format, on_token=(lambda token: on_token(index, token)) if asked.stream else None,
                 **seed,
@@ -123,14 +128,14 @@ async def _played(
             raise asked.refused(refusal) from refusal
 
     if asked.num_answers == 1:
-        return [await play(0)]
-    playing = [asyncio.ensure_future(play(index)) for index in range(asked.num_answers)]
+        return [await sample(0)]
+    sampling = [asyncio.ensure_future(sample(index)) for index in range(asked.num_answers)]
     try:
-        return list(await asyncio.gather(*playing))
+        return list(await asyncio.gather(*sampling))
     finally:
-        for one in playing:
+        for one in sampling:
             one.cancel()
-        await asyncio.gather(*playing, return_exceptions=True)
+        await asyncio.gather(*sampling, return_exceptions=True)
 
 
 def _sampling(asked: Asked, own: Sampling) -> Sampling:

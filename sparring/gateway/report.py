@@ -103,6 +103,11 @@ class EpisodeReport:
             raise InfrastructureError(f"The agent gave the episode up: {self._error or 'it did not say why'}.")
         return self._reward
 
+    @property
+    def is_open(self) -> bool:
+        """Whether turns are taken."""
+        return not self._is_sealed
+
     def check_open(self) -> None:
         """Raises ApiError 409 when no more turns are taken."""
         if self._is_sealed:

@@ -175,10 +175,14 @@ class Ledger:
 
     async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> None:
         """`record_turn_nowait`, and wait until it is on disk."""
-        await self._writer.committed(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
+        await self.committed(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
+
+    async def committed(self, future: Future[None]) -> None:
+        """Wait until a change that a `nowait` method queued is on disk. Raises ServiceError when it could not be written."""
+        await self._writer.committed(future)
 
     def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
-        """Say of turns that nobody got their answers, so that they are not the rollout's play. Raises DataError."""
+        """Record that the answers of these turns did not arrive, so that they are not the rollout's play. Raises DataError."""
         with self._lock:
             self._known(rollout_id)
             return self._writer.submit(lambda db: rows.update_not_received(db, rollout_id, turn_ids))

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self, final
+from typing import TYPE_CHECKING, Self, Unpack, final
 
 from sparring.chat.messages import canonical_json
 from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, SparringError, TurnLimit
@@ -22,19 +22,20 @@ from sparring.sessions.matching import (
     request_digest,
 )
 from sparring.sessions.policies import first_failure, named, turns_of
+from sparring.sessions.receipts import Receipts, TurnLog
 from sparring.sessions.seeds import turn_seed
+from sparring.sessions.session import TurnOptions
 from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, ToolSchema, Turn
 
 if TYPE_CHECKING:
     from sparring.sessions import AnySession
 
 
-class TurnLog(Protocol):
-    """What keeps turns (`sparring.ledger.Ledger`)."""
+class MessageTurnOptions(TurnOptions, total=False):
+    """How a turn is asked for, where not as the session asks. `on_token` is called for each piece of an answer under way,
+    with a number that `read` understands."""
 
-    async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str) -> None: ...
-
-    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> object: ...
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class MessageSession:
         self._others = dict(others or {})
         self._engine = engine
         self._sampling = sampling
-        self._ledger = ledger
+        self._receipts = Receipts(id, ledger)
         self._seed = seed
         self._max_turns = max_turns
         self._budget = TokenBudget(max_tokens, whose=f"Session {id}")
@@ -100,7 +101,6 @@ class MessageSession:
         self._num_running = 0
         self._is_closed = False
         self._failure: SparringError | None = None
-        self._lost: set[int] = set()
 
     @property
     def id(self) -> str:
@@ -108,10 +108,13 @@ class MessageSession:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, by id; without those whose answer got lost on its way and was never asked for again."""
-        turns = [played.turn for played in self._played]
-        continued = {turn.parent for turn in turns}
-        return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
+        """As `sessions.Session.turns`."""
+        return self._receipts.counted(self.sampled_turns)
+
+    @property
+    def sampled_turns(self) -> tuple[Turn, ...]:
+        """All turns so far, also those whose answer is on its way or did not arrive."""
+        return tuple(played.turn for played in self._played)
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
@@ -159,35 +162,26 @@ class MessageSession:
         reasoning = {"reasoning_content": texts["reasoning_content"]} if texts["reasoning_content"] else {}
         return {"role": "assistant", "content": texts["content"], **reasoning}
 
-    def set_received(self, turn_ids: Sequence[int], *, is_received: bool) -> None:
-        """As `sessions.Session.set_received`."""
-        self._lost = self._lost - set(turn_ids) if is_received else self._lost | set(turn_ids)
-
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Play one turn: the assistant's message. Raises as `play` does."""
         return (await self.play(messages, tools)).message
 
     async def play(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema] = (),
-        *,
-        sampling: Sampling | None = None,
-        stop_texts: Sequence[str] = (),
-        answer_format: AnswerFormat | None = None,
-        on_token: TokenCallback | None = None,
-        seed: int | None = None,
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[MessageTurnOptions]
     ) -> Turn:
-        """Play one turn, with other sampling and another seed than the session's where given, and record it. `on_token` is
-        called for each piece of an answer under way, with a number that `read` understands.
+        """As `sessions.Session.play`."""
+        turn = await self.sample(messages, tools, **options)
+        await self.recorded([turn.id])
+        self.set_received([turn.id])
+        return turn
 
-        Raises TurnLimit after `max_turns` turns, InfrastructureError when the session is closed, and what
-        `MessageEngine.answer` raises.
-        """
+    async def sample(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[MessageTurnOptions]
+    ) -> Turn:
+        """As `sessions.Session.sample`. Raises TurnLimit after `max_turns` turns, InfrastructureError when the session is
+        closed, and what `MessageEngine.answer` raises."""
         try:
-            return await self._play(
-                messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token, seed
-            )
+            return await self._sample(messages, tools, **options)
         except ConstraintError:
             raise  # the request asked for what cannot be; the next may ask for less
         except SparringError as failure:
@@ -197,18 +191,27 @@ class MessageSession:
             self._failure = self._failure or failure
             raise failure
 
-    async def _play(
+    async def recorded(self, turn_ids: Sequence[int]) -> None:
+        """As `sessions.Session.recorded`."""
+        await self._receipts.recorded(turn_ids)
+
+    def set_received(self, turn_ids: Sequence[int]) -> None:
+        """As `sessions.Session.set_received`."""
+        self._receipts.set_received(turn_ids)
+
+    async def _sample(
         self,
         messages: Sequence[Message],
         tools: Sequence[ToolSchema],
-        sampling: Sampling,
-        stop_texts: tuple[str, ...],
-        answer_format: AnswerFormat | None,
-        on_token: TokenCallback | None,
-        seed: int | None,
+        *,
+        sampling: Sampling | None = None,
+        stop_texts: Sequence[str] = (),
+        answer_format: AnswerFormat | None = None,
+        on_token: TokenCallback | None = None,
+        seed: int | None = None,
     ) -> Turn:
-        if self._is_closed:
-            raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
+        self._check_open()
+        sampling = sampling or self._sampling
         if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
             raise TurnLimit(
                 f"Session {self._id} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
@@ -239,7 +242,7 @@ class MessageSession:
                 sampling=replace(sampling, max_tokens=num_reserved),
                 answer_format=answer_format or AnswerFormat(),
                 seed=seed,
-                stop_texts=stop_texts,
+                stop_texts=tuple(stop_texts),
                 deadline=self._deadline,
             )
             answer = await self._engine.answer(request, None if on_token is None else told)
@@ -251,13 +254,20 @@ class MessageSession:
         finally:
             self._num_running -= 1
             self._budget.settle(num_reserved, num_sampled)
+        self._check_open()
+        if parent is None and reason is None:
+            # Another first request may have been answered meanwhile.
+            reason = self._branch_reason(wanted, tools_wanted)
         turn = self._turn(parent, reason, request, answer, began=began, seconds=self._clock() - began)
         history = (*wanted, canonical_message(turn.message))
+        # No suspension from here on: session and ledger both have the turn, or neither.
+        self._receipts.add(turn, request_digest=request_digest(message_digests(messages), tools_wanted))
         self._played.append(_Played(turn, wanted, history, tools_wanted, (*messages, turn.message)))
-        if self._ledger is not None:
-            digest = request_digest(message_digests(messages), tools_wanted)
-            await self._ledger.record_turn(self._id, turn, request_digest=digest)
         return turn
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InfrastructureError(f"Session {self._id} is closed: its episode has ended, so no turn may follow.")
 
     def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
         """Whether a request, both canonical, goes on from a turn of this session, or is one of its requests again."""
@@ -269,12 +279,8 @@ class MessageSession:
         """Later turns are refused, of the other policies too; closing twice is fine."""
         for other in self._others.values():
             other.close()
-        if not self._is_closed:
-            received = {turn.id for turn in self.turns}
-            lost = [played.turn.id for played in self._played if played.turn.id not in received]
-            if lost and self._ledger is not None:
-                self._ledger.record_not_received_nowait(self._id, lost)
         self._is_closed = True
+        self._receipts.close(self.sampled_turns)
 
     async def __aenter__(self) -> Self:
         return self
@@ -296,8 +302,10 @@ class MessageSession:
 
         if continued := self._continued(wanted, tools_wanted):
             return max(continued, key=fits).turn.id, None
-        played = [(one.request, one.history, one.tools) for one in self._played]
-        return None, branch_reason(wanted, tools_wanted, played)
+        return None, self._branch_reason(wanted, tools_wanted)
+
+    def _branch_reason(self, wanted: CanonicalHistory, tools: str) -> str | None:
+        return branch_reason(wanted, tools, [(one.request, one.history, one.tools) for one in self._played])
 
     def _continued(self, wanted: CanonicalHistory, tools: str) -> list[_Played]:
         return [

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack, final
 
 from sparring.chat.messages import canonical_json
 from sparring.errors import (
@@ -18,12 +18,12 @@ from sparring.errors import (
     SparringError,
     TurnLimit,
 )
-from sparring.ledger import Ledger
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
 from sparring.sessions.budget import TokenBudget
 from sparring.sessions.matching import CanonicalHistory, canonical_message, message_digests, request_digest
 from sparring.sessions.policies import first_failure, named, turns_of
+from sparring.sessions.receipts import Receipts, TurnLog
 from sparring.sessions.seeds import turn_seed
 from sparring.types import (
     AnswerFormat,
@@ -39,6 +39,17 @@ from sparring.types import (
 
 if TYPE_CHECKING:
     from sparring.sessions import AnySession
+
+
+class TurnOptions(TypedDict, total=False):
+    """How a turn is sampled, where not as the session samples."""
+
+    sampling: Sampling | None
+    stop_texts: Sequence[str]
+    """They end the answer too; the message does not show them, nor what follows."""
+    answer_format: AnswerFormat | None
+    """The answer has it, unless it is cut."""
+    on_token: TokenCallback | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class Session:
 
     A request that continues an earlier turn is spliced: that turn's ids are kept and only the new messages are
     rendered. Any other request starts a branch, with the reason recorded. The same request again is a second answer
-    beside the first. Every turn is in the ledger before it is answered.
+    beside the first. Every turn is in the ledger before it is answered, and counts once its answer is received.
 
     An episode with several policies has a session for each. They share the id, by which an engine knows the episode: one
     that plays in rounds waits for an episode until any of its policies is asked. Conversations are apart, turn ids are not.
@@ -83,7 +94,7 @@ class Session:
         engine: Engine,
         chat: Chat,
         sampling: Sampling,
-        ledger: Ledger | None = None,
+        ledger: TurnLog | None = None,
         seed: int = 0,
         order: tuple[int, ...] = (),
         max_context_tokens: int | None = None,
@@ -111,7 +122,7 @@ class Session:
         self._engine = engine
         self._chat = chat
         self._sampling = sampling
-        self._ledger = ledger
+        self._receipts = Receipts(id, ledger)
         self._seed = seed
         self._order = order
         self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
@@ -131,7 +142,6 @@ class Session:
         self._is_open = False
         self._is_closed = False
         self._failure: EpisodeError | None = None
-        self._lost: set[int] = set()
 
     @property
     def id(self) -> str:
@@ -139,12 +149,8 @@ class Session:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, by id; without those whose answer got lost on its way and was never asked for again."""
-        turns = [played.turn for played in self._played]
-        if not self._lost:
-            return tuple(turns)
-        continued = {turn.parent for turn in turns}
-        return tuple(turn for turn in turns if turn.id not in self._lost or turn.id in continued)
+        """The turns so far, by id; without those whose answer did not arrive, unless another turn continues them."""
+        return self._receipts.counted([played.turn for played in self._played])
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
@@ -175,11 +181,6 @@ class Session:
         places = [place for place in map(message["content"].find, stop_texts) if place >= 0]
         return {**message, "content": message["content"][: min(places)]} if places else message
 
-    def set_received(self, turn_ids: Sequence[int], *, is_received: bool) -> None:
-        """Whether the answers of these turns reached whoever asked. Turns that did not, and that nothing continues, are
-        not the policy's play: `turns` leaves them out, the ledger keeps them."""
-        self._lost = self._lost - set(turn_ids) if is_received else self._lost | set(turn_ids)
-
     @property
     def is_closed(self) -> bool:
         return self._is_closed
@@ -195,17 +196,20 @@ class Session:
         return (await self.play(messages, tools)).message
 
     async def play(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema] = (),
-        *,
-        sampling: Sampling | None = None,
-        stop_texts: Sequence[str] = (),
-        answer_format: AnswerFormat | None = None,
-        on_token: TokenCallback | None = None,
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[TurnOptions]
     ) -> Turn:
-        """Play one turn, with other sampling than the session's where given, and record it. `stop_texts` end the answer
-        too; the message does not show them, nor what follows. Unless it is cut, the answer has the `answer_format`.
+        """Play one turn for a caller in this process: it is sampled, recorded, and received when this returns. Raises as
+        `sample` and `recorded` do."""
+        turn = await self.sample(messages, tools, **options)
+        await self.recorded([turn.id])
+        self.set_received([turn.id])
+        return turn
+
+    async def sample(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[TurnOptions]
+    ) -> Turn:
+        """Sample one turn. It is part of the session and queued for the ledger when this returns, and counts as the
+        policy's play once it is received, or another turn continues it.
 
         Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, TokenLimit
         after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails, its
@@ -214,9 +218,7 @@ class Session:
         """
         try:
             try:
-                return await self._play(
-                    messages, tools, sampling or self._sampling, tuple(stop_texts), answer_format, on_token
-                )
+                return await self._sample(messages, tools, **options)
             except PolicyTimeout as late:
                 if self._learns:
                     raise
@@ -227,17 +229,27 @@ class Session:
             self._failure = self._failure or failure
             raise
 
-    async def _play(
+    async def recorded(self, turn_ids: Sequence[int]) -> None:
+        """Wait until turns that were sampled are on disk; their answers may be sent then. Raises ServiceError when they
+        cannot be written."""
+        await self._receipts.recorded(turn_ids)
+
+    def set_received(self, turn_ids: Sequence[int]) -> None:
+        """The answers of these turns arrived."""
+        self._receipts.set_received(turn_ids)
+
+    async def _sample(
         self,
         messages: Sequence[Message],
         tools: Sequence[ToolSchema],
-        sampling: Sampling,
-        stop_texts: tuple[str, ...],
-        answer_format: AnswerFormat | None,
-        on_token: TokenCallback | None,
+        *,
+        sampling: Sampling | None = None,
+        stop_texts: Sequence[str] = (),
+        answer_format: AnswerFormat | None = None,
+        on_token: TokenCallback | None = None,
     ) -> Turn:
-        if self._is_closed:
-            raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
+        self._check_open()
+        sampling = sampling or self._sampling
         if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
             raise TurnLimit(
                 f"Session {self._label} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
@@ -254,7 +266,7 @@ class Session:
             digests = message_digests(messages, self._digests[:known])
             start = self._start(messages, tools, wanted, tools_wanted)
             oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
-            request = self._request(start, sampling, num_reserved, stop_texts, constraint, request_index)
+            request = self._request(start, sampling, num_reserved, tuple(stop_texts), constraint, request_index)
             try:
                 completion = await self._engine.sample(request, on_token)
                 num_sampled = len(completion.token_ids)
@@ -265,14 +277,22 @@ class Session:
         finally:
             self._num_running -= 1
             self._budget.settle(num_reserved, num_sampled)
+        self._check_open()
         self._check(completion, oldest_allowed)
+        if start.parent is None and start.branch_reason is None:
+            # Another first request may have been answered meanwhile.
+            start = replace(start, branch_reason=self._branch_reason(wanted, tools_wanted))
         turn = self._turn(start, request, completion, tools, began=began, seconds=self._clock() - began)
+        # No suspension from here on: session and ledger both have the turn, or neither.
+        self._receipts.add(turn, request_digest=request_digest(digests, tools_wanted))
         self._messages = (*messages, turn.message)
         self._history, self._digests = (*wanted, canonical_message(turn.message)), digests
         self._played.append(_Played(turn, wanted, self._history, tools_wanted))
-        if self._ledger is not None:
-            await self._ledger.record_turn(self._id, turn, request_digest=request_digest(digests, tools_wanted))
         return turn
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
 
     def open(self) -> None:
         """Tell the engine that turns will come; the first turn does it otherwise."""
@@ -287,11 +307,8 @@ class Session:
             other.close()
         if self._is_open and not self._is_closed:
             self._engine.close_session(self._id)
-            received = {turn.id for turn in self.turns}
-            lost = [played.turn.id for played in self._played if played.turn.id not in received]
-            if lost and self._ledger is not None:
-                self._ledger.record_not_received_nowait(self._id, lost)
         self._is_closed = True
+        self._receipts.close([played.turn for played in self._played])
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -324,8 +341,7 @@ class Session:
             if alike:
                 break
         else:
-            played = [(one.request, one.history, one.tools) for one in self._played]
-            return _Start(self._chat.render(messages, tools), None, branch_reason(wanted, tools_wanted, played))
+            return _Start(self._chat.render(messages, tools), None, self._branch_reason(wanted, tools_wanted))
         parent = alike[-1] if len(alike) == 1 else _shown(alike, messages)
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids
@@ -335,6 +351,9 @@ class Session:
         except SpliceRefused as refusal:
             return _Start(self._chat.render(messages, tools), None, BranchReason.SPLICE_REFUSED.of(str(refusal)))
         return _Start(already_played + tuple(new), turn.id, None)
+
+    def _branch_reason(self, wanted: CanonicalHistory, tools: str) -> str | None:
+        return branch_reason(wanted, tools, [(one.request, one.history, one.tools) for one in self._played])
 
     def _request(
         self,

@@ -82,8 +82,9 @@ def test_the_ledger_says_which_answers_nobody_received() -> None:
             ledger.advance_nowait("episode", RolloutState.LEASED)
             ledger.advance_nowait("episode", RolloutState.RUNNING)
             async with session("lost", "on", ledger=ledger) as door:
-                lost, found = await door.play([USER]), await door.play([USER, USER])
-                door.set_received([lost.id, found.id], is_received=False)
+                lost, found = await door.sample([USER]), await door.sample([USER, USER])
+                await door.recorded([lost.id, found.id])
+                assert door.turns == ()
                 # It goes on from an answer, so that has arrived.
                 onward = await door.play([USER, USER, found.message, USER])
             recorded = ledger.load_turns("episode")

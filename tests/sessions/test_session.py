@@ -322,8 +322,9 @@ def test_the_ledger_says_which_answers_nobody_received() -> None:
             await ledger.advance("r", RolloutState.LEASED)
             await ledger.advance("r", RolloutState.RUNNING)
             async with session(["lost", "found", "on", "late"], ledger=ledger) as door:
-                lost, found = [await door.play([USER]) for _ in range(2)]
-                door.set_received([lost.id, found.id], is_received=False)
+                lost, found = [await door.sample([USER]) for _ in range(2)]
+                await door.recorded([lost.id, found.id])
+                assert door.turns == ()
                 # It goes on from an answer, so that has arrived.
                 answer = {"role": "assistant", "content": "found"}
                 onward = await door.play([USER, answer, USER])
