@@ -285,3 +285,11 @@ def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> N
         )
         assert module.reward(missed)[0] == 0.2
         assert module.scorer(missed) == 0.0
+
+
+def test_what_init_writes_gives_no_warning_and_its_scorer_is_independent() -> None:
+    sparring("init", "shop")
+    result = sparring("check", "shop", "--json")
+    assert result.exit_code == 0, result.output
+    found = {one["rule"]: one["severity"] for one in json.loads(result.stdout)["findings"]}
+    assert found == {"budgets.cost": "note"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sparring.checks.baseline import Played, may_fail_at_first, model_baseline, reference_baseline
 from sparring.checks.budgets import limits_met
@@ -31,12 +32,13 @@ async def limits(subject: Subject) -> Iterable[Finding]:
     """Of the baseline, under 5 % of turns end at the token cap, and under 10 % of episodes at the turn limit unanswered.
 
     Measured as `budgets.at_limits` measures a stored run. Raise `sampling_max_tokens` for the first, `max_turns` for the
-    second.
+    second. A note where the recipe has a warm start: demonstrations teach where to end.
     """
     played = await model_baseline(subject)
     stops = [turn.stop_reason.value for one in played.trajectories for turn in one.turns]
     found = limits_met(stops, [one.outcome.value for one in played.trajectories], "the baseline")
-    return [Finding(**{**one.as_json(), "severity": one.severity, "rule": "foothold.limits"}) for one in found]
+    severity = Severity.WARNING if subject.config.warm_start is None else Severity.NOTE
+    return [replace(one, severity=severity, rule="foothold.limits") for one in found]
 
 
 @check("foothold.reference", needs=("reference",), seconds=MINUTES)

@@ -19,7 +19,8 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
     module = policy.module
     assert isinstance(module, PeftModel)
     module.peft_config["default"].base_model_name_or_path = base_model
-    _save(module, policy, directory)
+    # An adapter holds no embeddings; to decide that by itself, peft would look the base model up at a hub.
+    _save(module, policy, directory, save_embedding_layers=False)
 
 
 def save_merged(policy: Policy, directory: Path) -> None:
@@ -32,12 +33,12 @@ def save_merged(policy: Policy, directory: Path) -> None:
     _save(module, policy, directory)
 
 
-def _save(module: Any, policy: Policy, directory: Path) -> None:
+def _save(module: Any, policy: Policy, directory: Path, **options: Any) -> None:
     # Its progress bar would stand in the middle of ours.
     was_shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        module.save_pretrained(str(directory), safe_serialization=True)
+        module.save_pretrained(str(directory), safe_serialization=True, **options)
     finally:
         if was_shown:
             logging.enable_progress_bar()

@@ -92,8 +92,12 @@ def test_a_baseline_is_played_once_and_its_limits_are_counted(parts: Parts) -> N
     first, second = asyncio.run(twice())
     assert first is second
     assert first.num_episodes == 100
-    # A model that was never trained says anything, up to the cap.
-    assert any("turns end at sampling_max_tokens" in one.symptom for one in findings(foothold.limits, subject))
+    # A model that was never trained says anything, up to the cap; demonstrations teach it where to end.
+    capped = [one for one in findings(foothold.limits, subject) if "turns end at sampling_max_tokens" in one.symptom]
+    assert [one.severity for one in capped] == [Severity.NOTE]
+    cold = Subject(parts.config.model_copy(update={"warm_start": None}), RECIPE, parts=parts)
+    cold.shared.update(subject.shared)
+    assert {one.severity for one in findings(foothold.limits, cold)} == {Severity.WARNING}
 
 
 def played(scores: list[float]) -> Played:

@@ -49,6 +49,12 @@ def test_an_adapter_loads_with_plain_peft(tuned, tmp_path):
         assert torch.equal(loaded(IDS).logits, policy.module(IDS).logits)
 
 
+def test_an_adapter_is_saved_without_looking_its_base_model_up(tuned, tmp_path, recwarn):
+    _, policy = tuned()
+    save_adapter(policy, tmp_path / "adapter", base_model="no-such-model")
+    assert [str(one.message) for one in recwarn if "no-such-model" in str(one.message)] == []
+
+
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 @pytest.mark.parametrize("targets", [("q_proj", "up_proj"), ("q_proj", "lm_head"), ()])
 def test_merged_weights_load_with_plain_transformers_and_leave_the_policy_alone(tuned, tmp_path, targets):

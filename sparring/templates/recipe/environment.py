@@ -28,11 +28,7 @@ class Shop(Environment):
     def demonstrate(self, task: Task) -> Sequence[Message]:
         """A perfect episode, for the warm start: ask for each price, then add."""
         calls = [tool_call("price", item=item) for item in task.fields["items"]]
-        return [*calls, answer(f"Total: {total(task)}")]
-
-
-def total(task: Task) -> int:
-    return sum(PRICES[item] for item in task.fields["items"])
+        return [*calls, answer(f"Total: {task.fields['total']}")]
 
 
 def said(trajectory: Trajectory) -> int | None:
@@ -45,10 +41,13 @@ def said(trajectory: Trajectory) -> int | None:
 def reward(trajectory: Trajectory) -> tuple[float, dict[str, float]]:
     """1 for the right total; 0.2 for a total that is wrong, as a first step to learn. Metrics are charted."""
     named = said(trajectory)
-    right = float(named == total(trajectory.task))
+    right = float(named == trajectory.task.fields["total"])
     return right or 0.2 * (named is not None), {"right": right, "named_a_total": float(named is not None)}
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 only when the whole last message is the right total: partial credit is for training, not for judging."""
-    return float(str(trajectory.messages[-1].get("content")).strip() == f"Total: {total(trajectory.task)}")
+    """1 only when the whole last message is the right total: partial credit is for training, not for judging.
+
+    It shares no code with the reward, so that a mistake in one shows against the other.
+    """
+    return float(str(trajectory.messages[-1].get("content")).strip() == f"Total: {trajectory.task.fields['total']}")
