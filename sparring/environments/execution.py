@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sparring.environments.base import Environment
@@ -117,16 +117,18 @@ _ENDS = {
     "output": "stopped: it printed too much",
     "files": "stopped: it made too many files",
     "processes": "stopped: it started too many processes",
-    "killed": "stopped: it killed the box that it ran in",
+    "killed": "stopped: it broke the box that it ran in",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a grader said, None when it said nothing, and how it ran."""
+    """What a grader returned, None when it returned nothing, and how it ran."""
 
     value: Json
     run: Execution
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Artefacts that could not be put before the grader, each with its reason."""
 
 
 async def graded(
@@ -143,18 +145,29 @@ async def graded(
     and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Take artefacts as data:
     what a grader imports or executes of them becomes part of the grader; `sparring.scorers.unit_tests` is for programs.
 
-    A grader that fails or does not end gives no verdict, for the artefacts may be the reason. Raises InfrastructureError
-    when the sandbox fails.
+    A grader that fails or does not end gives no verdict, for the artefacts may be the reason; an artefact whose name or size
+    does not fit is missing there, and in `refused`. Raises InfrastructureError when the sandbox cannot be started.
     """
     nonce = secrets.token_hex(16)
-    files: dict[str, Content] = {f"artefacts/{name}": content for name, content in artefacts.items()}
-    files |= {f"pristine/{name}": content for name, content in (pristine or {}).items()}
+    files: dict[str, Content] = {f"pristine/{name}": content for name, content in (pristine or {}).items()}
     files |= {"grader/grader.py": grader, "grader/main.py": _GRADER}
     async with sandbox.session(files) as box:
+        refused = await box.try_write({f"artefacts/{name}": content for name, content in artefacts.items()})
         run = await box.run(["python3", "-I", "-B", "grader/main.py"], stdin=nonce, seconds=seconds)
+    return Verdict(
+        value=_value(run, nonce), run=run,
+        refused={name.removeprefix("artefacts/"): reason for name, reason in refused.items()},
+    )  # fmt: skip
+
+
+def _value(run: Execution, nonce: str) -> Json:
     said = [line for line in run.stdout.splitlines() if line.startswith(nonce)]
-    is_valid = run.is_success and len(said) == 1
-    return Verdict(value=json.loads(said[0][len(nonce) :]) if is_valid else None, run=run)
+    if not run.is_success or len(said) != 1:
+        return None
+    try:
+        return json.loads(said[0][len(nonce) :])
+    except (ValueError, RecursionError):  # a number of more digits than this Python reads, or nested too deep
+        return None
 
 
 _GRADER = """

@@ -2,16 +2,17 @@
 
 Its source is handed to the interpreter inside, which may be older than ours and need not have this package. It imports
 little, because every module costs milliseconds of each start. It is not trusted: whoever reads its answers bounds and
-checks them.
+checks them, and takes whatever it does after a program has run for that program's doing.
 
 A frame is one byte that says its kind, four bytes of length (big endian), and so many bytes of content. From outside:
 `W` write a file, `S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents
 of W, S and C are marshalled. To the outside: `O` and `e` what the program wrote, `X` how it ended, `F` the size and name of
-a file and `D` its content, `N` the name of one that was refused and why, `.` done.
+a file and `D` its content, `N` why one was refused (after its name where many are asked for), `.` done.
 """
 
 import _signal as signal  # pyright: ignore[reportMissingImports] (`signal` itself loads enum and re)
 import errno
+import itertools
 import marshal
 import os
 import resource
@@ -23,6 +24,8 @@ import time
 
 MIB = 1 << 20
 CHUNK = 1 << 16
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+FOLDER = os.O_RDONLY | os.O_DIRECTORY
 PR_SET_DUMPABLE = 4
 POLL_SECONDS = 0.02
 """How often the number of files is looked at."""
@@ -97,7 +100,6 @@ class Box:
             kind, content = receive_frame()
             if kind == b"W":
                 self.write(*marshal.loads(content))
-                send(b".")
             elif kind == b"S":
                 self.run(marshal.loads(content))
             elif kind == b"C":
@@ -105,24 +107,39 @@ class Box:
                 send(b".")
             # Input and kills that arrive after the program has ended are late, not wrong.
 
-    def write(self, name, content, mode):
-        path = os.path.join(self.scratch, name)
+    def write(self, name, content):
+        """What stood there, a link perhaps, is replaced; no folder on the way may be a link."""
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            # What stood there, a link perhaps, is replaced and not followed.
-            if os.path.lexists(path):
-                os.unlink(path)
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with open(file, "wb") as stream:
-                stream.write(content)
+            folder, last = self.open_folder(name, make=True)
+            try:
+                try:
+                    file = os.open(last, NEW, 0o644, dir_fd=folder)
+                except FileExistsError:
+                    os.unlink(last, dir_fd=folder)
+                    file = os.open(last, NEW, 0o644, dir_fd=folder)
+                try:
+                    with open(file, "wb") as stream:
+                        stream.write(content)
+                except OSError:
+                    os.unlink(last, dir_fd=folder)
+                    raise
+            finally:
+                os.close(folder)
         except OSError as error:
-            send(b"N", name.encode() + b"\0" + os.strerror(error.errno or 0).encode())
+            send(b"N", self.reason(error))
+        else:
+            send(b".")
 
     def run(self, request):
         began = time.monotonic()
         deadline = began + request["seconds"]
-        pipes = [os.pipe() for _ in range(3)]
-        child = os.fork()
+        try:
+            pipes = [os.pipe() for _ in range(3)]
+            child = os.fork()
+        except OSError as error:
+            os.write(2, f"no program can be started: {os.strerror(error.errno or 0)}\n".encode())
+            send(b"X", struct.pack(">id", 0, 0.0) + b"unstarted")
+            return
         if child == 0:
             self.become(request, [pipes[0][0], pipes[1][1], pipes[2][1]])
         for end in (pipes[0][0], pipes[1][1], pipes[2][1]):
@@ -246,7 +263,7 @@ class Box:
                 os.kill(-1, signal.SIGKILL)
             else:
                 os.killpg(program.pid, signal.SIGKILL)
-        except ProcessLookupError:
+        except OSError:  # there is nobody left
             pass
         try:
             while True:
@@ -256,13 +273,16 @@ class Box:
         except ChildProcessError:
             return
 
-    def collect(self, names, files, size):
+    def collect(self, names, files, size, depth):
         left = size
-        for name in self.every_name(files) if names is None else names:
+        found = self.every_name(depth) if names is None else ((name, b"") for name in names)
+        for name, problem in itertools.islice(found, files):
             try:
-                file = self.open_beneath(name)
+                file = None if problem else self.open_beneath(name)
             except OSError as error:
-                send(b"N", os.fsencode(name) + b"\0" + self.reason(error).encode())
+                file, problem = None, self.reason(error)
+            if file is None:
+                send(b"N", os.fsencode(name) + b"\0" + problem)
                 continue
             try:
                 info = os.fstat(file)
@@ -279,41 +299,62 @@ class Box:
     def send_file(self, name, file, size):
         send(b"F", struct.pack(">Q", size) + os.fsencode(name))
         while size:
-            content = os.read(file, min(size, CHUNK))
+            try:
+                content = os.read(file, min(size, CHUNK))
+            except OSError:
+                content = b""
             # A file that shrank under our hands is filled up, so that the frame that announced its size holds.
             content = content or bytes(min(size, CHUNK))
             size -= len(content)
             send(b"D", content)
 
-    def every_name(self, files):
-        """Paths of what lies in the scratch folder, at most `files`; links are listed and not followed."""
-        folders, count = [""], 0
+    def every_name(self, depth):
+        """Paths of what lies in the scratch folder, each with why it cannot be read, where that is known. Links are listed and
+        not followed, folders below `depth` others are not entered."""
+        folders = [""]
         while folders:
             folder = folders.pop()
-            with os.scandir(os.path.join(self.scratch, folder)) as entries:
-                for entry in sorted(entries, key=lambda entry: entry.name):
-                    name = os.path.join(folder, entry.name)
-                    if entry.is_dir(follow_symlinks=False):
-                        if name != ".tmp":
-                            folders.append(name)
-                        continue
-                    count += 1
-                    if count > files:
-                        return
-                    yield name
+            try:
+                with os.scandir(os.path.join(self.scratch, folder)) as entries:
+                    found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+            except OSError as error:
+                yield folder or ".", self.reason(error)
+                continue
+            for entry, is_folder in found:
+                name = os.path.join(folder, entry)
+                if not is_folder:
+                    yield name, b""
+                elif name.count("/") + 1 == depth:
+                    yield name, b"lies below too many folders"
+                elif name != ".tmp":
+                    folders.append(name)
 
-    def open_beneath(self, name):
-        """Open a path below the scratch folder without following a link at any step, or waiting for a pipe's other end."""
-        folder = os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY)
-        parts = name.split("/")
+    def open_folder(self, name, make=False):
+        """The folder of a path below the scratch folder, without following a link at any step, and the path's last part."""
+        *parts, last = name.split("/")
+        folder = os.open(self.scratch, FOLDER)
         try:
-            for part in parts[:-1]:
-                self.refuse_link(part, folder)
-                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            for part in parts:
+                try:
+                    self.refuse_link(part, folder)
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    os.mkdir(part, dir_fd=folder)
+                inner = os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = inner
-            self.refuse_link(parts[-1], folder)
-            return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        except OSError:
+            os.close(folder)
+            raise
+        return folder, last
+
+    def open_beneath(self, name):
+        """Open a file below the scratch folder without following a link, or waiting for a pipe's other end."""
+        folder, last = self.open_folder(name)
+        try:
+            self.refuse_link(last, folder)
+            return os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         finally:
             os.close(folder)
 
@@ -325,7 +366,7 @@ class Box:
 
     @staticmethod
     def reason(error):
-        return "is a link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0)
+        return b"is a link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0).encode()
 
 
 class Program:

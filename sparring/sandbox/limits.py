@@ -9,9 +9,8 @@ from typing import Literal, TypeAlias
 from sparring.errors import UsageError
 
 Ended: TypeAlias = Literal["exit", "deadline", "memory", "output", "files", "processes", "killed"]
-"""Why an execution ended: by itself, or because it reached a limit and was killed; `killed` when it killed the first
-process of its box, which only some back ends let it. A full disk and a refused fork are
-errors that the program itself sees."""
+"""Why an execution ended: by itself, or because it reached a limit and was killed; `killed` when its box ended with it, for
+whatever a program did to it. A full disk and a refused fork are errors that the program itself sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import base64
 import json
+import logging
 import os
 import shutil
 import socket
@@ -23,6 +24,7 @@ from sparring.sandbox.cgroups import Group, Hierarchy, hierarchies, make_group, 
 from sparring.sandbox.identity import new_name
 from sparring.sandbox.leftovers import remove_leftovers
 
+_log = logging.getLogger(__name__)
 _LOCK_FOLDER = "/run/lock/sparring-sandbox" if os.geteuid() == 0 else ""
 """Who of all processes of the machine holds which user id; only root hands them out."""
 
@@ -101,10 +103,12 @@ class Spawner:
             cleanup=tuple(tuple(command) for command in launch.cleanup),
         )  # fmt: skip
 
-    def stop(self, started: Started, grace_seconds: float = 0.0) -> int:
-        """Kill a box, close the ways to it and remove all that belongs to it; how its program exited.
+    def stop(self, started: Started, grace_seconds: float = 0.0) -> int | None:
+        """Kill a box, close the ways to it and remove all that belongs to it; how its first process exited, None when it did
+        not end by itself within the grace.
 
-        Raises InfrastructureError when something would not go.
+        What cannot be removed is logged and costs no episode, since a program in the box may be the reason. Raises
+        InfrastructureError when the process that starts boxes has ended.
         """
         started.channel.close()
         os.close(started.errors)
@@ -117,8 +121,8 @@ class Spawner:
             remove_group(started.group)
             if started.folder is not None:
                 shutil.rmtree(started.folder, ignore_errors=True)
-        if "error" in answer:
-            raise InfrastructureError(f"A sandbox could not be removed: {answer['error']}.")
+        if answer["left"]:
+            _log.warning("A sandbox could not be removed: %s is still there.", ", ".join(answer["left"]))
         return answer["status"]
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:

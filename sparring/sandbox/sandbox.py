@@ -25,9 +25,19 @@ T = TypeVar("T")
 GRACE_SECONDS = 0.8
 """How long after a deadline the box's first process may take to report, before the whole box is killed."""
 START_SECONDS = 30.0
-_FIRST_PROCESS_KILLED = 128 + 9
-"""How runsc and docker exit when somebody inside killed the first process. Under bubblewrap nobody can."""
+MAX_NAME = 512
+MAX_PARTS = 16
+"""Of a name that is collected, in characters and folders. A name that is written may be twice as long, so that what was
+collected can be written again below some other folder."""
 _LARGEST_FRAME = 1 << 20
+
+
+class _NotTrusted(ConnectionError):
+    """The first process sent something that it never sends."""
+
+
+class _BoxLost(Exception):
+    """The box ended or hung after a program had run in it; the program is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,7 @@ class Sandbox:
     async def session(self, files: Mapping[str, Content] | None = None) -> AsyncIterator[Box]:
         """A box for one episode, with these files in its scratch folder; gone with everything in it afterwards.
 
-        Raises InfrastructureError when it cannot be started or removed.
+        Raises InfrastructureError when it cannot be started.
         """
         box = Box(self, files or {})
         try:
@@ -120,11 +130,13 @@ class Box:
 
     def __init__(self, sandbox: Sandbox, files: Mapping[str, Content]) -> None:
         self._sandbox = sandbox
-        self._files = {_checked_name(name): _as_bytes(content) for name, content in files.items()}
+        self._files = _checked(files)
         self._started: Started | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
+        self._has_run = False
+        """Whether a program was started in the present box: from then on, whatever becomes of the box is its doing."""
         self._is_closed = False
 
     @property
@@ -135,33 +147,37 @@ class Box:
         """Start the first process and put the first files there."""
         backend, setup = self._sandbox.backend, self._sandbox.setup
         self._started = await _kept(lambda: spawner.start(backend, setup), spawner.stop)
+        self._has_run = False
         try:
             self._reader, self._writer = await asyncio.open_connection(sock=self._started.channel, limit=_LARGEST_FRAME)
             async with asyncio.timeout(START_SECONDS):
                 await self._expect_ready()
-                await self._put(self._files)
-        except (TimeoutError, EOFError, OSError) as error:
-            what = f"{type(error).__name__}; {await self._said()}"
-            raise InfrastructureError(f"The sandbox {backend.name} did not start: {what}.") from error
+            self._refuse(await self._put(self._files))
+        except BaseException as error:
+            said = await self._said()
+            await _finish(self._destroy())
+            if isinstance(error, TimeoutError | EOFError | OSError):
+                raise InfrastructureError(f"The sandbox {backend.name} did not start: {error!r}; {said}.") from error
+            raise
 
     async def run(self, argv: Sequence[str], *, stdin: Content = "", seconds: float | None = None) -> Execution:
         """Run a program to its end, or until it reaches a limit, and kill whatever it started.
 
         `seconds` is the wall clock, by default that of the limits. A program that cannot be found or executed exits with
-        127. Raises InfrastructureError when the box fails, never for what the program does.
+        127. Raises InfrastructureError when the box cannot be started or is killed from outside, never for what a program
+        does.
         """
         async with self.start(argv, seconds=seconds) as program:
-            with suppress(ConnectionError):  # it may be over before it has read
-                await program.write(_as_bytes(stdin))
-                await program.end_input()
+            await program.write(_as_bytes(stdin))
+            await program.end_input()
             return await program.wait()
 
     @asynccontextmanager
     async def start(self, argv: Sequence[str], *, seconds: float | None = None) -> AsyncIterator[Program]:
         """Run a program and talk to it while it runs."""
         argv = list(argv)
-        if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):
-            raise UsageError(f"A program is named by texts without NUL characters, got {argv!r:.80}.")
+        if not argv or not all(isinstance(part, str) for part in argv):
+            raise UsageError(f"A program and its arguments are texts, got {argv!r:.80}.")
         async with self._lock:
             if self._is_closed:
                 raise UsageError("This box is closed; run programs inside `async with sandbox.session()`.")
@@ -179,80 +195,120 @@ class Box:
     async def write(self, files: Mapping[str, Content]) -> None:
         """Put files into the scratch folder; what stood there under such a name is replaced.
 
-        Raises UsageError for a name that is no plain path below it, and InfrastructureError when they do not fit.
+        Where what a program left stands in the way (a folder of that name, a full disk), the box is replaced first, and the
+        program's files are lost. Raises UsageError for a name that is no plain path below the scratch folder, and for files
+        that do not fit into an empty one.
         """
-        checked = {_checked_name(name): _as_bytes(content) for name, content in files.items()}
+        checked = _checked(files)
         async with self._lock:
-            await self._put(checked)
+            had_run = self._has_run
+            refused = await self._put(checked)
+            if refused and had_run:
+                await _finish(self._destroy())
+                refused = await self._put(checked)
+            self._refuse(refused)
+
+    async def try_write(self, files: Mapping[str, Content]) -> dict[str, str]:
+        """Put files there whose names or contents come from a policy; why those are missing that cannot be there."""
+        problems = {name: _problem_with_name(name, 2) for name in files}
+        refused = {name: problem for name, problem in problems.items() if problem is not None}
+        async with self._lock:
+            accepted = {name: _as_bytes(content) for name, content in files.items() if name not in refused}
+            return refused | await self._put(accepted)
 
     async def collect(
         self, names: Sequence[str] | None = None, *, max_files: int = 256, max_bytes: int = 8 * MIB
     ) -> Collected:
         """Take regular files out of the scratch folder, those named or all; links are never followed.
 
-        What is refused is named with its reason. Content is whatever the programs wrote there: data, never to be trusted.
+        What is refused is named with its reason; where the whole folder cannot be read, its name is `.`. Content is whatever
+        the programs wrote there: data, never to be trusted.
         """
-        wanted = None if names is None else [_checked_name(name) for name in names]
+        files: dict[str, bytes] = {}
+        refused: dict[str, str] = {}
+        wanted = None
+        if names is not None:
+            problems = {name: _problem_with_name(name) for name in names}
+            wanted = [name for name, problem in problems.items() if problem is None][:max_files]
+            refused = {name: problems[name] or "more files than may be collected" for name in problems.keys() - wanted}
         async with self._lock:
-            request = {"names": wanted, "files": max_files, "size": max_bytes}
-            async with self._exchange():
-                self._send(b"C", marshal.dumps(request, 2))
-                return await self._receive_files(None if wanted is None else set(wanted), max_files, max_bytes)
+            request = {"names": wanted, "files": max_files, "size": max_bytes, "depth": MAX_PARTS}
+            try:
+                async with self._exchange():
+                    self._send(b"C", marshal.dumps(request, 2))
+                    await self._receive_files(wanted, max_files, max_bytes, files, refused)
+            except _BoxLost as lost:
+                missing = ["."] if wanted is None else [name for name in wanted if name not in files]
+                refused |= dict.fromkeys(missing, str(lost))
+        return Collected(files=files, refused=refused)
 
     async def close(self) -> None:
-        """Kill everything in the box and remove it. Raises InfrastructureError when that failed."""
+        """Kill everything in the box and remove it."""
         self._is_closed = True
         await self._destroy()
 
-    async def _put(self, files: Mapping[str, bytes]) -> None:
-        async with self._exchange():
-            for name, content in files.items():
-                self._send(b"W", marshal.dumps((name, content, 0o644), 2))
-                kind, answer = await self._receive()
-                if kind == b"N":
-                    path, _, reason = answer.partition(b"\0")
-                    raise UsageError(
-                        f"The file {path.decode(errors='replace')!r} cannot be put into the box: "
-                        f"{reason.decode(errors='replace')}; the scratch folder takes {self.limits.disk_mib} MiB in "
-                        f"{self.limits.files} files."
-                    )
+    async def _put(self, files: Mapping[str, bytes]) -> dict[str, str]:
+        """Why files could not be put there, by name."""
+        refused = {}
+        try:
+            async with self._exchange():
+                for name, content in files.items():
+                    self._send(b"W", marshal.dumps((name, content), 2))
+                    kind, reason = await self._receive()
+                    if kind == b"N":
+                        refused[name] = reason.decode(errors="replace")
+        except _BoxLost as lost:
+            return dict.fromkeys(files, str(lost))
+        return refused
 
-    async def _receive_files(self, wanted: set[str] | None, max_files: int, max_bytes: int) -> Collected:
-        files: dict[str, bytes] = {}
-        refused: dict[str, str] = {}
+    def _refuse(self, refused: Mapping[str, str]) -> None:
+        for name, reason in refused.items():
+            raise UsageError(
+                f"The file {name!r} cannot be put into the box: {reason}; the scratch folder takes "
+                f"{self.limits.disk_mib} MiB in {self.limits.files} files."
+            )
+
+    async def _receive_files(
+        self,
+        wanted: Sequence[str] | None,
+        max_files: int,
+        max_bytes: int,
+        files: dict[str, bytes],
+        refused: dict[str, str],
+    ) -> None:
         left = max_bytes
-        while True:
+        for _ in range(max_files + 1):
             kind, content = await self._receive()
             if kind == b".":
-                return Collected(files=files, refused=refused)
-            if kind == b"N" and len(refused) < max_files:
+                return
+            if kind == b"N":
                 path, _, reason = content.partition(b"\0")
                 refused[path.decode(errors="replace")] = reason.decode(errors="replace")
-            elif kind == b"F" and len(files) < max_files:
+            elif kind == b"F" and len(content) > 8:
                 (size,), raw = struct.unpack(">Q", content[:8]), content[8:]
                 if size > left:
-                    raise InfrastructureError("The box sent more than was asked for; it is not to be trusted any more.")
+                    raise _NotTrusted("it sent more than was asked for")
                 left -= size
                 parts = []
                 while size:
                     kind, part = await self._receive()
                     size -= len(part)
                     if kind != b"D" or size < 0:
-                        raise InfrastructureError("The box sent a file that is not what it said.")
+                        raise _NotTrusted("it sent a file that is not what was announced")
                     parts.append(part)
-                try:
-                    name = _checked_name(raw.decode())
-                except (UnicodeDecodeError, UsageError):
-                    refused[raw.decode(errors="replace")] = "has a name that is no plain path in UTF-8"
-                    continue
-                if wanted is None or name in wanted:
+                name = raw.decode(errors="replace")
+                problem = "is not a name in UTF-8" if name.encode() != raw else _problem_with_name(name)
+                if problem is not None:
+                    refused[name] = problem
+                elif wanted is None or name in wanted:
                     files[name] = b"".join(parts)
             else:
-                raise InfrastructureError("The box sent more than was asked for; it is not to be trusted any more.")
+                break
+        raise _NotTrusted("it sent more than was asked for")
 
     @asynccontextmanager
     async def _exchange(self) -> AsyncIterator[None]:
-        """Talk to the first process; a box that cannot be talked to has failed."""
+        """Talk to the first process. Raises _BoxLost, or InfrastructureError, when that fails."""
         if self._is_closed:
             raise UsageError("This box is closed; use it inside `async with sandbox.session()`.")
         if self._started is None:
@@ -261,15 +317,24 @@ class Box:
             async with asyncio.timeout(START_SECONDS):
                 yield
         except (TimeoutError, EOFError, ConnectionError) as error:
-            said = await self._said()
-            await _finish(self._destroy())
-            raise InfrastructureError(
-                f"A box of {self._sandbox.backend.name} has failed: {error!r}; {said}."
-            ) from error
+            await self._lose(error)
+            raise _BoxLost("the box failed after a program had run in it") from error
         except BaseException:
             # An answer may still be on its way, and would be taken for that of the next request.
             await _finish(self._destroy())
             raise
+
+    async def _lose(self, error: BaseException) -> None:
+        """Remove a box that ended or hung. Raises InfrastructureError where no program in it can be the reason: none has
+        run, or the process outside, which none can reach, was killed."""
+        assert self._started is not None
+        is_memory = self._started.group.num_memory_kills > 0
+        said, had_run = await self._said(), self._has_run
+        status = await _finish(self._destroy(grace_seconds=1.0))
+        if not had_run or (status is not None and status < 0 and not is_memory):
+            raise InfrastructureError(
+                f"A box of {self._sandbox.backend.name} ended by itself: {error!r}; {said}."
+            ) from error
 
     def _send(self, kind: bytes, content: bytes = b"") -> None:
         assert self._writer is not None
@@ -283,13 +348,13 @@ class Box:
         assert self._reader is not None
         kind, size = struct.unpack(">cI", await self._reader.readexactly(5))
         if size > _LARGEST_FRAME:
-            raise InfrastructureError("A box announced more than it may send; it is not to be trusted any more.")
+            raise _NotTrusted("it announced more than it may send")
         return kind, await self._reader.readexactly(size)
 
     async def _expect_ready(self) -> None:
         kind, _ = await self._receive()
         if kind != b".":
-            raise InfrastructureError(f"A box answered its start with {kind!r}.")
+            raise _NotTrusted(f"it answered its start with {kind!r}")
 
     async def _said(self) -> str:
         """What the back end wrote to its standard error, its last words as a rule."""
@@ -303,7 +368,7 @@ class Box:
         return "it said nothing"
 
     async def _destroy(self, grace_seconds: float = 0.0) -> int | None:
-        """Kill and remove the box; how its program exited, None when there was none."""
+        """Kill and remove the box; how its first process exited within the grace, None when it did not."""
         started, self._started = self._started, None
         if started is None:
             return None
@@ -338,16 +403,25 @@ class Program:
             "argv": list(argv), "seconds": self._seconds, "output": limits.output_kib * 1024,
             "limits": per_process if box._sandbox.is_isolated else {},
         }  # fmt: skip
+        self._is_first, box._has_run = not box._has_run, True
         box._send(b"S", marshal.dumps(request, 2))
 
     async def write(self, content: bytes) -> None:
-        """Send it input."""
-        for begin in range(0, len(content), _LARGEST_FRAME):
-            self._box._send(b"I", content[begin : begin + _LARGEST_FRAME])
-            await self._box._drain()
+        """Send it input; what it does not read before it ends is dropped."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                for begin in range(0, len(content), _LARGEST_FRAME):
+                    if self.result is None:
+                        self._box._send(b"I", content[begin : begin + _LARGEST_FRAME])
+                        await self._box._drain()
+        except TimeoutError:
+            await self._lose("deadline")
+        except ConnectionError:
+            pass  # its end is found where it is waited for
 
     async def end_input(self) -> None:
-        self._box._send(b"E")
+        if self.result is None:
+            self._box._send(b"E")
 
     async def read_line(self) -> bytes | None:
         """The next line of its standard output, without its end; None when it ended without one."""
@@ -374,47 +448,49 @@ class Program:
             self._box._send(b"K")
 
     async def _next(self) -> None:
-        """Take one frame; a box that is silent past the deadline is killed as a whole."""
+        """Take one frame. A box that ends, or is silent past the deadline, is removed as a whole, and is the program's doing."""
         box = self._box
         try:
             async with asyncio.timeout_at(self._deadline):
                 kind, content = await box._receive()
+            if kind == b"X":
+                await self._finish(content)
         except TimeoutError:
             await self._lose("deadline")
-            return
         except (EOFError, ConnectionError) as error:
-            started = box._started
-            if started is not None and started.group.num_memory_kills > self._kills_before:
+            if self._num_memory_kills > self._kills_before:
                 await self._lose("memory")
-                return
-            said = await box._said()
-            status = await _finish(box._destroy(grace_seconds=1.0))
-            if status == _FIRST_PROCESS_KILLED:
+            else:
+                await box._lose(error)
                 self._set_result("killed", 0, self._seconds, scratch_lost=True)
-                return
-            raise InfrastructureError(f"A box of {box._sandbox.backend.name} ended by itself; {said}.") from error
-        if kind in self._written:
-            if sum(map(len, self._written.values())) + len(content) > box.limits.output_kib * 1024:
-                await self._lose("output")
-                return
-            self._written[kind] += content
-        elif kind == b"X":
-            await self._finish(content)
+        else:
+            if kind in self._written:
+                if sum(map(len, self._written.values())) + len(content) > box.limits.output_kib * 1024:
+                    await self._lose("output")
+                else:
+                    self._written[kind] += content
 
     async def _finish(self, content: bytes) -> None:
+        if len(content) < 12:
+            raise _NotTrusted("it reported an end without a status")
         code, seconds = struct.unpack(">id", content[:12])
-        ended = content[12:].decode()
-        started = self._box._started
-        assert started is not None
-        if code == -9 and ended == "exit" and started.group.num_memory_kills > self._kills_before:
+        ended = content[12:].decode(errors="replace")
+        if code == -9 and ended == "exit" and self._num_memory_kills > self._kills_before:
             ended = "memory"
+        if ended == "unstarted" and self._is_first:
+            self._box._has_run = False
         if ended not in ("exit", "deadline", "memory", "output", "files", "processes"):
-            raise InfrastructureError(f"A box reported an end that there is not: {ended!r:.40}.")
+            raise _NotTrusted(f"it reported the end {ended!r:.40}")
         if ended == "files":
             # They are still there, and would end whatever is run next.
             await self._lose("files")
             return
         self._set_result(cast(Ended, ended), code, seconds, scratch_lost=False)
+
+    @property
+    def _num_memory_kills(self) -> int:
+        started = self._box._started
+        return 0 if started is None else started.group.num_memory_kills
 
     async def _lose(self, ended: Ended) -> None:
         """Destroy the box; the program is to blame."""
@@ -470,13 +546,29 @@ async def _finish(closing: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def _checked_name(name: str) -> str:
-    """A relative path of plain names. Raises UsageError for anything else."""
+def _problem_with_name(name: str, stretch: int = 1) -> str | None:
+    """Why a name is no relative path of plain names; None when it is one."""
     parts = name.split("/")
-    if "\0" in name or not all(part not in ("", ".", "..") for part in parts) or len(name) > 512 or len(parts) > 16:
-        raise UsageError(f"{name!r:.80} is no plain relative path, so it names no file of the scratch folder.")
-    return name
+    if "\0" in name or not all(part not in ("", ".", "..") for part in parts):
+        return "is no plain relative path"
+    if len(name) > stretch * MAX_NAME or len(parts) > stretch * MAX_PARTS:
+        return f"is no plain relative path of up to {stretch * MAX_NAME} characters and {stretch * MAX_PARTS} parts"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "is not a name in UTF-8"
+    return None
+
+
+def _checked(files: Mapping[str, Content]) -> dict[str, bytes]:
+    """Files with their contents as bytes. Raises UsageError for a name that is no plain relative path."""
+    for name in files:
+        problem = _problem_with_name(name, 2)
+        if problem is not None:
+            raise UsageError(f"{name!r:.80} {problem}, so it names no file of the scratch folder.")
+    return {name: _as_bytes(content) for name, content in files.items()}
 
 
 def _as_bytes(content: Content) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+    """Lone surrogates, which a model can write and UTF-8 cannot, become bytes that no reader takes for text."""
+    return content.encode(errors="surrogatepass") if isinstance(content, str) else content

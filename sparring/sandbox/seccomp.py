@@ -39,6 +39,7 @@ DENIED: Mapping[str, Numbers] = MappingProxyType(
         # Other processes' memory and files.
         "ptrace": Numbers(101, 117), "process_vm_readv": Numbers(310, 270), "process_vm_writev": Numbers(311, 271),
         "kcmp": Numbers(312, 272), "pidfd_getfd": _everywhere(438), "process_madvise": _everywhere(440),
+        "process_mrelease": _everywhere(448),
         "move_pages": Numbers(279, 239), "migrate_pages": Numbers(256, 238),
         "name_to_handle_at": Numbers(303, 264), "open_by_handle_at": Numbers(304, 265),
         "fanotify_init": Numbers(300, 262), "fanotify_mark": Numbers(301, 263),
@@ -69,6 +70,18 @@ CLONE3 = _everywhere(435)
 NEWEST = 469
 """Calls above this one are newer than the list and refused with ENOSYS, as a kernel without them would."""
 
+OF_A_PROCESS: Mapping[str, Numbers] = MappingProxyType(
+    {
+        "prlimit64": Numbers(302, 261), "sched_setparam": Numbers(142, 118), "sched_setscheduler": Numbers(144, 119),
+        "sched_setaffinity": Numbers(203, 122), "sched_setattr": Numbers(314, 274),
+    }
+)  # fmt: skip
+"""Their first argument is a process: 0, the caller itself, is allowed, and any number is refused."""
+OF_ONE_OR_MANY: Mapping[str, tuple[Numbers, int]] = MappingProxyType(
+    {"setpriority": (Numbers(141, 140), 0), "ioprio_set": (Numbers(251, 30), 1)}
+)
+"""Their first argument says what the second names: only that of one process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed, and
+of these only 0."""
 NAMESPACE_FLAGS = MappingProxyType(
     {
         "CLONE_NEWTIME": 0x00000080, "CLONE_NEWNS": 0x00020000, "CLONE_NEWCGROUP": 0x02000000,
@@ -118,6 +131,8 @@ def bpf(architecture: str) -> bytes:
     steps.append(_Step(_EQUAL, getattr(CLONE3, architecture), then="unknown"))
     steps += [_Step(_EQUAL, denied, then="denied") for denied in denied_numbers(architecture).values()]
     steps += [_Step(_EQUAL, number[name], then=name) for name in ("clone", "socket", "ioctl")]
+    steps += [_Step(_EQUAL, getattr(both, architecture), then="process") for both in OF_A_PROCESS.values()]
+    steps += [_Step(_EQUAL, getattr(both, architecture), then=name) for name, (both, _) in OF_ONE_OR_MANY.items()]
     steps.append(_Step(_RETURN, _ALLOW))
     # The exit signal is in the low byte of clone's flags, so the bit of CLONE_NEWTIME means nothing there.
     flags = sum(NAMESPACE_FLAGS.values()) & ~NAMESPACE_FLAGS["CLONE_NEWTIME"]
@@ -125,6 +140,10 @@ def bpf(architecture: str) -> bytes:
     steps.append(_Step(_LOAD, _ARGUMENT_1, label="ioctl"))
     steps += [_Step(_EQUAL, request, then="denied") for request in TERMINAL_REQUESTS]
     steps.append(_Step(_RETURN, _ALLOW))
+    for name, (_, one) in OF_ONE_OR_MANY.items():
+        steps += [_Step(_LOAD, _ARGUMENT_0, label=name), _Step(_EQUAL, one, otherwise="denied")]
+        steps += [_Step(_LOAD, _ARGUMENT_1), _Step(_EQUAL, 0, then="allowed", otherwise="denied")]
+    steps += [_Step(_LOAD, _ARGUMENT_0, label="process"), _Step(_EQUAL, 0, then="allowed", otherwise="denied")]
     steps.append(_Step(_LOAD, _ARGUMENT_0, label="socket"))
     steps += [_Step(_EQUAL, family, then="allowed") for family in SOCKET_FAMILIES]
     steps.append(_Step(_RETURN, _ERRNO | _EPERM, label="denied"))
@@ -152,6 +171,9 @@ def oci_profile() -> dict[str, Json]:
             *(_denied(["clone"], 0, "SCMP_CMP_MASKED_EQ", flag, flag) for flag in flags),
             *(_denied(["socket"], 0, "SCMP_CMP_EQ", family) for family in unwanted),
             *(_denied(["ioctl"], 1, "SCMP_CMP_EQ", request) for request in TERMINAL_REQUESTS),
+            _denied(sorted(OF_A_PROCESS), 0, "SCMP_CMP_NE", 0),
+            *(_denied([name], 0, "SCMP_CMP_NE", one) for name, (_, one) in OF_ONE_OR_MANY.items()),
+            *(_denied([name], 1, "SCMP_CMP_NE", 0) for name in OF_ONE_OR_MANY),
         ],
     }
 

@@ -150,26 +150,26 @@ class Spawner:
         os._exit(1)
 
     def close(self, id, cleanup, grace=0.0):
-        """Kill a sandbox and wait until nothing of it is left. The status is that of the program that was started, its own
-        where it ended by itself within `grace` seconds."""
+        """Kill a sandbox and wait until nothing of it is left. `status` is how it exited by itself within `grace` seconds;
+        `left` names what would not go."""
         lock, group_folders = self.boxes.pop(id)
         status = self.wait(id, grace) if grace else None
-        if status is None:
+        is_gone = status is not None
+        if not is_gone:
             # The first process inside goes first: the kernel kills a namespace with it, before the one outside can notice.
             for pid in self.children(id):
                 self.kill(pid)
-            status = self.wait(id, 0.5)
-        if status is None:
+            is_gone = self.wait(id, 0.5) is not None
+        if not is_gone:
             self.kill(id)
-            status = self.wait(id, KILL_SECONDS)
+            is_gone = self.wait(id, KILL_SECONDS) is not None
         for command in cleanup:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-        left = [folder for folder in group_folders if not self.remove(folder)]
-        if lock is not None:
+        left = [folder for folder in group_folders if not self.remove(folder)] + ([] if is_gone else [f"process {id}"])
+        # While processes are left, nobody else gets their user id.
+        if lock is not None and not left:
             os.close(lock)
-        if status is None or left:
-            return {"error": f"processes of a killed sandbox did not end in {KILL_SECONDS:g} s"}
-        return {"status": status}
+        return {"status": status, "left": left}
 
     def children(self, pid):
         try:

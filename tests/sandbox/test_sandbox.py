@@ -9,11 +9,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparring.errors import InfrastructureError, UsageError
-from sparring.sandbox import Box, Execution, Limits, Sandbox, open_sandbox
+from sparring.sandbox import Box, Collected, Execution, Limits, Sandbox, open_sandbox
 from sparring.sandbox.backends import BUBBLEWRAP, Setup
 from sparring.sandbox.cgroups import make_group
 from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
@@ -172,16 +173,34 @@ def test_what_is_collected_is_regular_files_that_were_asked_for(sandbox: Sandbox
     assert sorted(every) == ["a/b.txt", "big"]
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../b", "", "a//b", "a\0b", "./a", "x" * 600])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../b", "", "a//b", "a\0b", "./a", "x" * 600, "\ud800"])
 def test_names_that_lead_elsewhere_are_refused(sandbox: Sandbox, name: str) -> None:
-    async def collect() -> None:
+    async def played() -> list[list[str]]:
         async with sandbox.session() as box:
-            await box.collect([name])
+            collected = await box.collect([name])
+            return [[*collected.files], [*collected.refused], [*await box.try_write({name * 2: "x"})]]
 
-    with pytest.raises(UsageError, match="no plain relative path"):
-        asyncio.run(collect())
-    with pytest.raises(UsageError, match="no plain relative path"):
-        Box(sandbox, {name: "x"})
+    assert asyncio.run(played()) == [[], [name], [name * 2]]
+    with pytest.raises(UsageError, match="names no file of the scratch folder"):
+        Box(sandbox, {name * 2: "x"})
+
+
+def test_what_was_collected_can_be_written_again_below_another_folder(sandbox: Sandbox) -> None:
+    # 16 parts and 512 characters are the most that is collected: 15 folders of 33 characters, 15 slashes and 2 characters.
+    longest = ("d" * 33 + "/") * 15 + "ff"
+    assert (len(longest), longest.count("/") + 1) == (512, 16)
+
+    async def played() -> dict[str, str]:
+        async with sandbox.session({longest: "x", "e/" * 16 + "g": "too deep", longest + "f": "too long"}) as box:
+            collected = await box.collect()
+            await box.write({f"artefacts/{name}": content for name, content in collected.files.items()})
+            assert list(collected.files) == [longest]
+            return dict(collected.refused)
+
+    assert asyncio.run(played()) == {
+        "e/" * 15 + "e": "lies below too many folders",
+        longest + "f": "is no plain relative path of up to 512 characters and 16 parts",
+    }
 
 
 def test_files_that_do_not_fit_are_an_error_with_the_limit(sandbox: Sandbox) -> None:
@@ -255,7 +274,7 @@ def test_an_episode_that_fails_leaves_nothing(sandbox: Sandbox) -> None:
     assert census() == before
 
 
-def test_a_box_that_dies_by_itself_is_an_infrastructure_failure_and_no_result(sandbox: Sandbox) -> None:
+def test_a_box_that_is_killed_from_outside_is_an_infrastructure_failure_and_no_result(sandbox: Sandbox) -> None:
     async def played() -> None:
         async with sandbox.session() as box:
             running = python(box, "import time; time.sleep(30)")
@@ -268,16 +287,86 @@ def test_a_box_that_dies_by_itself_is_an_infrastructure_failure_and_no_result(sa
         asyncio.run(played())
 
 
-def test_a_program_that_kills_its_own_box_is_to_blame_itself(sandbox: Sandbox) -> None:
-    async def played(place: Sandbox) -> tuple[Execution, Execution]:
-        async with place.session() as box:
-            kill = await python(box, "import os, time; os.kill(1, 9); time.sleep(2); print('still here')")
-            return kill, await python(box, "print('next')")
+def first_process(box: Box) -> int:
+    assert box._started is not None
+    return int(Path(f"/proc/{box._started.id}/task/{box._started.id}/children").read_text().split()[0])
 
-    # Under bubblewrap the first process is deaf to those inside; in gVisor it dies, and that is no failure of the machine's.
-    kill, after = asyncio.run(played(open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=20.0))))
-    assert (kill.ended, kill.stdout) in {("exit", "still here\n"), ("killed", "")}
-    assert after.stdout == "next\n"
+
+def test_a_first_process_that_ends_is_the_doing_of_the_programs_that_ran_beside_it(sandbox: Sandbox) -> None:
+    if sandbox.backend is not BUBBLEWRAP:
+        pytest.skip("the first process is another's child")
+
+    async def played() -> tuple[Execution, Execution, Collected, str]:
+        async with sandbox.session({"first": "1"}) as box:
+            running = python(box, "import time; time.sleep(30)")
+            await asyncio.sleep(0.3)
+            os.kill(first_process(box), signal.SIGKILL)
+            run, after = await running, await python(box, "import os; print(sorted(os.listdir()))")
+            # Between two programs: nothing can be collected, and what is written lies in a new box.
+            os.kill(first_process(box), signal.SIGKILL)
+            collected = await box.collect(["first"])
+            await python(box, "open('second', 'w').write('2')")
+            os.kill(first_process(box), signal.SIGKILL)
+            await box.write({"third": "3"})
+            return run, after, collected, (await python(box, "import os; print(sorted(os.listdir()))")).stdout
+
+    run, after, collected, left = asyncio.run(played())
+    assert (run.ended, run.exit_code, run.scratch_lost) == ("killed", None, True)
+    assert after.stdout == "['.tmp', 'first']\n"
+    assert collected == Collected(files={}, refused={"first": "the box failed after a program had run in it"})
+    assert left == "['.tmp', 'first', 'third']\n"
+
+
+def test_a_first_process_that_ends_before_any_program_is_an_infrastructure_failure(sandbox: Sandbox) -> None:
+    if sandbox.backend is not BUBBLEWRAP:
+        pytest.skip("the first process is another's child")
+
+    async def played() -> None:
+        async with sandbox.session() as box:
+            os.kill(first_process(box), signal.SIGKILL)
+            await box.collect()
+
+    with pytest.raises(InfrastructureError, match="ended by itself"):
+        asyncio.run(played())
+
+
+def forbid_files(pid: int) -> None:
+    """Let a process open nothing more, as its own user, who alone may."""
+    user = int(Path(f"/proc/{pid}/status").read_text().partition("Uid:")[2].split()[0])
+    identity: dict[str, Any] = {"user": user, "group": user, "extra_groups": []} if os.geteuid() == 0 else {}
+    subprocess.run(["prlimit", f"--pid={pid}", "--nofile=3:3"], check=True, **identity)
+
+
+@pytest.mark.parametrize(("has_run", "ended"), [(False, None), (True, "killed")])
+def test_a_program_that_cannot_be_started_counts_only_where_another_ran_before(
+    sandbox: Sandbox, has_run: bool, ended: str | None
+) -> None:
+    if sandbox.backend is not BUBBLEWRAP:
+        pytest.skip("the first process is another's child")
+
+    async def played() -> Execution:
+        async with sandbox.session() as box:
+            if has_run:
+                await box.run(["true"])
+            forbid_files(first_process(box))
+            return await box.run(["true"])
+
+    if ended is None:
+        with pytest.raises(InfrastructureError, match="no program can be started: Too many open files"):
+            asyncio.run(played())
+    else:
+        assert asyncio.run(played()).ended == ended
+
+
+def test_a_box_that_a_program_spoiled_is_replaced_by_the_next_write(sandbox: Sandbox) -> None:
+    async def played() -> tuple[str, dict[str, str]]:
+        async with sandbox.session({"first": "1"}) as box:
+            await python(box, "import os; os.makedirs('a.txt/b'); open('own', 'w').close()")
+            refused = await box.try_write({"a.txt": "x", "c.txt": "y"})
+            await box.write({"a.txt": "x"})
+            return (await python(box, "import os; print(sorted(os.listdir()), open('a.txt').read())")).stdout, refused
+
+    assert asyncio.run(played()) == ("['.tmp', 'a.txt', 'first'] x\n", {"a.txt": "Is a directory"})
 
 
 def test_a_back_end_that_vanished_is_an_infrastructure_failure(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparring.sandbox.seccomp import CLONE3, NEWEST, bpf, denied_numbers, oci_profile
+from sparring.sandbox.seccomp import CLONE3, NEWEST, OF_A_PROCESS, OF_ONE_OR_MANY, bpf, denied_numbers, oci_profile
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -69,6 +69,21 @@ def test_calls_are_told_apart_by_their_arguments(architecture: str) -> None:
     assert answer(architecture, known["ioctl"], 0, 0x5412) == refused(errno.EPERM)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_program_changes_limits_and_priorities_of_no_process_but_its_own(architecture: str) -> None:
+    for both in OF_A_PROCESS.values():
+        number = getattr(both, architecture)
+        assert answer(architecture, number, 0, 7) == ALLOW
+        assert answer(architecture, number, 1, 7) == refused(errno.EPERM)
+    # PRIO_PROCESS, PRIO_PGRP and PRIO_USER are 0, 1 and 2; IOPRIO_WHO_PROCESS, _PGRP and _USER are 1, 2 and 3.
+    for name, first in (("setpriority", 0), ("ioprio_set", 1)):
+        number = getattr(OF_ONE_OR_MANY[name][0], architecture)
+        assert answer(architecture, number, first, 0) == ALLOW
+        assert answer(architecture, number, first, 1) == refused(errno.EPERM)
+        assert answer(architecture, number, first + 1, 0) == refused(errno.EPERM)
+        assert answer(architecture, number, first + 2, 0) == refused(errno.EPERM)
+
+
 def test_the_door_of_another_calling_convention_is_shut() -> None:
     assert answer("x86_64", 0x40000000 | 39) == refused(errno.ENOSYS)
 
@@ -84,14 +99,23 @@ def test_numbers_are_those_of_the_kernels_headers(architecture: str, header: str
     told = {
         name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)\b", file.read_text())
     }
-    known = {name: number for name, number in denied_numbers(architecture).items() if name in told}
+    ours = denied_numbers(architecture)
+    ours |= {name: getattr(both, architecture) for name, both in OF_A_PROCESS.items()}
+    ours |= {name: getattr(both, architecture) for name, (both, _) in OF_ONE_OR_MANY.items()}
+    known = {name: number for name, number in ours.items() if name in told}
     assert len(known) > 50
     assert known == {name: told[name] for name in known}
 
 
 def test_the_profile_of_oci_runtimes_refuses_the_same_names() -> None:
     profile = oci_profile()
-    (names,) = [rule["names"] for rule in profile["syscalls"] if len(rule["names"]) > 1]
+    (names,) = [rule["names"] for rule in profile["syscalls"] if len(rule["names"]) > 1 and "args" not in rule]
     assert set(names) >= set(denied_numbers("x86_64"))
+    conditions = {
+        (name, rule["args"][0]["index"]) for rule in profile["syscalls"] if "args" in rule for name in rule["names"]
+    }
+    assert conditions >= {(name, 0) for name in (*OF_A_PROCESS, *OF_ONE_OR_MANY)} | {
+        (name, 1) for name in OF_ONE_OR_MANY
+    }
     assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
     assert {rule["names"][0] for rule in profile["syscalls"]} >= {"clone3", "clone", "socket", "ioctl"}

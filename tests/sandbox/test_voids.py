@@ -1,0 +1,38 @@
+"""A program that breaks its box fails like any other: nothing that it does is taken for an outage."""
+
+import asyncio
+
+import pytest
+
+from sparring.errors import UsageError
+from sparring.sandbox import open_sandbox
+from tests.sandbox.voids import LIMITS, VOIDS, score
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[str, object]:
+    """By name: what a wrong answer was given, or the error that it ended with; under "" that of an honest one."""
+    try:
+        sandbox = open_sandbox(backend="bubblewrap", limits=LIMITS)
+    except UsageError as error:
+        pytest.skip(f"bubblewrap does not work on this machine: {error}")
+
+    async def played() -> list[object]:
+        slots = asyncio.Semaphore(4)
+
+        async def one(code: str) -> object:
+            async with slots:
+                return await score(sandbox, code)
+
+        return await asyncio.gather(*map(one, ["", *VOIDS.values()]), return_exceptions=True)
+
+    return dict(zip(["", *VOIDS], asyncio.run(played()), strict=True))
+
+
+@pytest.mark.parametrize("name", VOIDS)
+def test_a_wrong_answer_that_breaks_its_box_scores_what_an_honest_one_scores(
+    name: str, scores: dict[str, object]
+) -> None:
+    # No test passed, the grader found no right answer, and a file that was written afterwards is there.
+    assert scores[""] == (0.0, 0.0, "written")
+    assert scores[name] == scores[""]
