@@ -2,8 +2,11 @@
 
 An estimator takes the groups of one step and returns a number for every turn of every trajectory. What it can be tuned
 with are its keyword arguments: their names are keys of `[algorithm]`, their defaults the defaults. Statistics see each
-trajectory once, however many sequences it has; infrastructure failures never get here. Groups without differences get
-exactly 0 from everything that compares the members of a group.
+trajectory once, however many sequences it has; infrastructure failures never get here.
+
+Where all members of a group earn the same, methods that compare totals (`choice.SILENT_WHEN_EQUAL`) give exactly 0. Those
+that compare turn by turn do so only where the members have as many turns with equal rewards each, and `reinforce_pp_baseline`
+only where no group of the batch has differences, since it whitens over the batch.
 
 R is the total reward of a trajectory, n the size of its group, L its number of trained tokens, and
 G_k = r_k + gamma * G_(k+1) the return-to-go of turn k.

@@ -37,6 +37,8 @@ UNGROUPED = ("monte_carlo", "reinforce_pp")
 """Advantage methods that make sense for a group of one."""
 PER_TURN = ("group_based_per_turn", "group_based_per_turn_immediate", "monte_carlo", "reinforce_pp", "return_to_go_loo")
 """Advantage methods that read the reward of every turn; the others give a trajectory one number."""
+SILENT_WHEN_EQUAL = ("group_based", "rloo", "opo", "gpg", "grpo_passk", "pass_at_k")
+"""Advantage methods that give a group exactly 0 when all its members earn the same in total."""
 WITHOUT_RATIO = ("gpg",)
 """Losses that do not look at who sampled."""
 WITHOUT_TRUST_REGION = ("importance_sampling", "cispo", "gpg")

@@ -138,7 +138,7 @@ def conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]
             refuse(f"algorithm.options.{name}", message)
     method = config.algorithm.advantage_method
     sees_more = config.algorithm.needs_every_token or config.algorithm.takes_reward_off
-    if batch.refill_groups and (sees_more or method in choice.UNGROUPED or method in choice.PER_TURN or ":" in method):
+    if batch.refill_groups and (sees_more or method not in choice.SILENT_WHEN_EQUAL):
         refuse(
             "batch.refill_groups",
             f"is {batch.refill_groups}, but with these settings of [algorithm] a group of equal total rewards may teach "

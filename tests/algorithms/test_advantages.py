@@ -8,11 +8,11 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sparring.algorithms.advantages import ADVANTAGES, Rewarded
-from sparring.algorithms.choice import PER_TURN, UNGROUPED
+from sparring.algorithms.choice import PER_TURN, SILENT_WHEN_EQUAL, UNGROUPED
 from sparring.errors import DataError
 
 REWARDS = ([1.0, 0.0, 0.5, 0.0], [1.0, 1.0, 0.0, 1.0])
@@ -189,11 +189,53 @@ def random_groups(seed, *, binary=False):
     return [[member() for _ in range(rng.randrange(2, 6))] for _ in range(rng.randrange(1, 4))]
 
 
-@pytest.mark.parametrize("name", sorted(set(ADVANTAGES) - set(UNGROUPED) - set(BINARY)))
-@pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
-def test_a_group_without_differences_has_exactly_no_advantage(name, reward):
-    groups = [[played([reward]) for _ in range(3)], [played([reward]) for _ in range(2)]]
-    assert ADVANTAGES[name](groups) == [[[0.0]] * 3, [[0.0]] * 2]
+@st.composite
+def equal_totals(draw):
+    """A group whose members earn 0, 0.1 or 1 in total, all the same, in whatever turns."""
+    total = draw(st.sampled_from([0.0, 0.1, 1.0]))
+    members = []
+    for _ in range(draw(st.integers(2, 5))):
+        first = draw(st.lists(st.integers(-4, 4).map(lambda quarters: quarters / 4), max_size=3))
+        rewards = [*first, total - sum(first)]
+        tokens = draw(st.lists(st.integers(1, 8), min_size=len(rewards), max_size=len(rewards)))
+        members.append(Rewarded(total=total, turn_rewards=tuple(rewards), turn_tokens=tuple(tokens)))
+    return members
+
+
+@pytest.mark.parametrize("name", SILENT_WHEN_EQUAL)
+@given(group=equal_totals(), seed=st.integers(0, 10_000))
+def test_equal_totals_give_exactly_0_to_methods_that_compare_totals_whatever_else_is_in_the_batch(name, group, seed):
+    assume(name not in BINARY or group[0].total in (0.0, 1.0))
+    found = ADVANTAGES[name]([group, *random_groups(seed, binary=name in BINARY)])[0]
+    assert {advantage for turns in found for advantage in turns} == {0.0}
+
+
+@pytest.mark.parametrize("name", sorted(set(PER_TURN) - set(UNGROUPED)))
+@given(member=equal_totals(), size=st.integers(2, 5), seed=st.integers(0, 10_000))
+def test_equal_rewards_at_every_turn_give_exactly_0_to_methods_that_compare_turns(name, member, size, seed):
+    found = ADVANTAGES[name]([[member[0]] * size, *random_groups(seed)])[0]
+    assert {advantage for turns in found for advantage in turns} == {0.0}
+
+
+def test_equal_totals_in_other_turns_are_no_equal_rewards_to_methods_that_compare_turns():
+    group = [played([1.0]), played([0.0, 1.0])]
+    # Returns to go: 1 and 1 at the first turn; 1 at the second, which nobody else reached.
+    for name in ("return_to_go_loo", "group_based_per_turn"):
+        assert ADVANTAGES[name]([group]) == [[[0.0], [0.0, 1.0]]]
+    # Rewards at the first turn: 1 and 0, whose mean is 0.5.
+    assert ADVANTAGES["group_based_per_turn_immediate"]([group]) == [[[0.5], [-0.5, 0.0]]]
+
+
+def test_whitening_over_the_batch_gives_an_equal_group_something_where_another_group_differs():
+    equal, differing = [played([1.0])] * 2, [played([1.0], [3]), played([0.0], [1])]
+    assert ADVANTAGES["reinforce_pp_baseline"]([equal]) == [[[0.0], [0.0]]]
+    # Distances 0, 0 | 0.5 three times, -0.5 once: mean 1/6. Squares sum to 1 - 6 / 36 = 5/6, over 5 tokens: 1/6.
+    found = ADVANTAGES["reinforce_pp_baseline"]([equal, differing])[0]
+    assert found[0] == found[1] == pytest.approx([-(1 / 6) / math.sqrt(1 / 6)], abs=1e-6)
+
+
+def test_every_method_is_said_to_be_silent_or_not():
+    assert {*SILENT_WHEN_EQUAL, *PER_TURN, *UNGROUPED, "reinforce_pp_baseline"} == set(ADVANTAGES)
 
 
 @pytest.mark.parametrize("name", ["group_based", "rloo", "gpg"])
