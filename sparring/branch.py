@@ -9,6 +9,7 @@ from pathlib import Path
 from sparring.config import Config, load_config
 from sparring.errors import DataError, UsageError
 from sparring.tracking import RunFolder
+from sparring.tracking.recipe_files import RecipeFiles, files_of, sha256
 from sparring.tracking.run_folder import WARM_START
 from sparring.training import checkpoints
 from sparring.training.widening import Adapter, widen
@@ -43,7 +44,9 @@ def branch(
     different = changed(before, after)
     _refuse(before, after, different)
     code = _recipe_file(recipe) if recipe is not None else parent.recipe
-    files = _changed_files(parent.recipe.parent, code.parent) if recipe is not None else ()
+    files = (
+        _changed_files(files_of(parent.recipe, run.parent), files_of(code, run.parent)) if recipe is not None else ()
+    )
     if not different and not files:
         raise UsageError(
             f"nothing is changed against {run}; give KEY=VALUE, or continue the run itself with `sparring train --resume {run}`."
@@ -126,7 +129,10 @@ def _recipe_file(recipe: Path) -> Path:
     return path
 
 
-def _changed_files(before: Path, after: Path) -> tuple[str, ...]:
-    """Python files at the top of two recipes that differ, by name."""
-    old, new = ({path.name: path.read_bytes() for path in folder.glob("*.py")} for folder in (before, after))
+def _changed_files(before: RecipeFiles, after: RecipeFiles) -> tuple[str, ...]:
+    """Files of two recipes that differ, by their path in the folder; settings are compared apart from that."""
+    old, new = (
+        {str(path): sha256(files.folder / path) for path in files.copied if path.suffix != ".toml"}
+        for files in (before, after)
+    )
     return tuple(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))

@@ -26,6 +26,7 @@ from sparring.ledger import Ledger
 from sparring.protocols import MessageEngine
 from sparring.rollouts import Collector
 from sparring.tracking import Console, RunFolder
+from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.run_folder import WARM_START
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 
@@ -183,7 +184,7 @@ class MultiTurnRLEvaluator:
                 raise UsageError(
                     "an endpoint or a script plays alone, so there is no base model to leave out; leave that out (--no-base)."
                 )
-            name = message_engine_of(self.config, self._recipe.parent).fingerprint
+            name = message_engine_of(self.config, folder_of(self._recipe)).fingerprint
             return (Policy(name=name, kind=PolicyKind.ENGINE),)
         if self.folder is None and self._trainer is None:
             raise UsageError(
@@ -248,7 +249,7 @@ class MultiTurnRLEvaluator:
                 return await self._play_all(job, parts, engines, extra)
             async with Ledger(folder.path / "ledger.sqlite") as ledger:
                 baseline = build_baseline(
-                    self.config, self._recipe.parent, ledger, engine=next(iter(engines.values())),
+                    self.config, folder_of(self._recipe), ledger, engine=next(iter(engines.values())),
                     announce=self._console.announced,
                 )  # fmt: skip
                 try:
@@ -350,12 +351,12 @@ class MultiTurnRLEvaluator:
             case PolicyKind.CONSTANT:
                 return ScriptedMessages([policy.source], name=policy.name)
             case PolicyKind.SCRIPT:
-                return script_of(policy.source, self._recipe.parent)
+                return script_of(policy.source, folder_of(self._recipe))
             case PolicyKind.EXPERT:
-                make_environment, _ = environment_of(self.config, self._recipe.parent)
+                make_environment, _ = environment_of(self.config, folder_of(self._recipe))
                 return ScriptedEpisodes(partial(expert_script, make_environment), name=policy.name)
             case _:
-                return message_engine_of(self.config, self._recipe.parent)
+                return message_engine_of(self.config, folder_of(self._recipe))
 
 
 def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path, Weights]:

@@ -26,7 +26,7 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
     config = folder.trained_config()
     if not merge and config.model.trained_weights == "full":
         raise UsageError(f"{run} trained every weight, so there is no adapter; export with merge (`--merge`).")
-    policy = load_policy(config, folder.recipe.parent)
+    policy = load_policy(config, folder.code)
     weights = checkpoints.load_weights(checkpoint_of(folder, step), policy)
     policy.restore(weights.tensors)
     if merge:

@@ -55,7 +55,7 @@ class Relearning:
         what it consumed."""
         self._folder = RunFolder(Path(run))
         self._config = self._folder.config()
-        refuse_training(self._config, self._folder.path)
+        refuse_training(self._config, self._folder.code)
         path = self._folder.path / "ledger.sqlite"
         if not path.is_file():
             raise DataError(f"{self._folder.path} has no ledger.sqlite: it has played nothing yet.")
@@ -85,7 +85,7 @@ class Relearning:
     def __iter__(self) -> Iterator[Relearned]:
         with Ledger(self._folder.path / "ledger.sqlite") as ledger, Ledger() as nothing_is_played:
             known = {record.id: record for record in ledger.rollouts(split="train")}
-            parts = build(self._config, self._folder.path, nothing_is_played)
+            parts = build(self._config, self._folder.code, nothing_is_played)
             try:
                 learning = learning_of(parts)
                 if not self._begins_as_loaded:

@@ -91,10 +91,10 @@ class Replays:
                 f"{folder.path} was played by an agent with a world of its own ([agent]), so there is no environment to "
                 "replay; name a run whose recipe has environment.target."
             )
-        self._make_environment, _ = environment_of(config, folder.path)
+        self._make_environment, _ = environment_of(config, folder.code)
         self._seconds = config.rollout.rollout_timeout
         file, self._trajectories = _chosen(folder.path, episode)
-        self._tasks = _tasks(config, folder.path)
+        self._tasks = _tasks(config, folder.code)
         self.source = file.stem
         """The file they are from, `train-12` say."""
 

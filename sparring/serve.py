@@ -30,7 +30,7 @@ def load_served(model: str) -> tuple[Policy, str, str]:
     if named is not None:
         folder, step = named
         config = folder.trained_config()
-        policy = load_policy(config, folder.recipe.parent)
+        policy = load_policy(config, folder.code)
         policy.restore(checkpoints.load_weights(checkpoint_of(folder, step), policy).tensors)
         return policy, folder.path.name, config.model.name
     base, tokenizer = load_pretrained(model)

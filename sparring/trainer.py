@@ -51,6 +51,7 @@ from sparring.supervision.interrupts import interrupts
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
+from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.tracking.stored import RESUMED
 from sparring.training import checkpoints
@@ -136,10 +137,10 @@ class MultiTurnRLTrainer:
         """
         if self._future is not None and not self._future.done():
             raise UsageError("this trainer is training already; wait for it, or make another trainer.")
-        refuse_training(self.config, self.recipe.parent)
+        refuse_training(self.config, folder_of(self.recipe))
         if dry_run:
             with Ledger() as ledger:
-                build(self.config, self.recipe.parent, ledger)
+                build(self.config, folder_of(self.recipe), ledger)
             return None
         self._stop_requested.clear()
         self._future = background.submit(self._train(resume, allow_changed))
@@ -198,7 +199,7 @@ class MultiTurnRLTrainer:
 
         The learner holds these weights afterwards. Raises UsageError for a recipe without warm start.
         """
-        refuse_training(self.config, self.recipe.parent)
+        refuse_training(self.config, folder_of(self.recipe))
         return background.submit(self._continue_warm_start(seconds)).result()
 
     @property
@@ -219,7 +220,7 @@ class MultiTurnRLTrainer:
         ledger = Ledger(self.folder.path / "ledger.sqlite")
         try:
             parts = await asyncio.to_thread(
-                build, self.config, self.recipe.parent, ledger, announce=self._console.announced
+                build, self.config, folder_of(self.recipe), ledger, announce=self._console.announced
             )
             if not (self.folder.path / VOCABULARY).exists():
                 self.folder.keep_vocabulary(await asyncio.to_thread(parts.policy.vocabulary))

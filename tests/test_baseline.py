@@ -95,7 +95,8 @@ def test_a_file_of_messages_is_a_constant_policy_and_stays_with_the_run() -> Non
     report = evaluated("toy", "engine.type=scripted", "engine.script=fixed.jsonl", "evaluation.eval_num_tasks=4")
     assert report["evaluations"][0]["metrics"]["eval/turns/mean"] == 1.0
     run = Path(report["path"]).parents[1]
-    assert load_config(run / "run.toml").engine.script == str(Path("toy/fixed.jsonl").resolve())
+    assert load_config(run / "run.toml").engine.script == "fixed.jsonl"
+    assert (run / "recipe" / "fixed.jsonl").read_bytes() == Path("toy/fixed.jsonl").read_bytes()
 
 
 def test_an_endpoint_plays_beside_the_policies_of_a_run(endpoint: str) -> None:

@@ -52,9 +52,9 @@ def manifest(run: Path) -> dict:
 def test_another_model_tokenizer_template_or_dataset_is_named_and_refused_until_it_is_allowed(
     run: Path, before: str, after: str, part: str, said: str
 ) -> None:
-    code = (run / "tiny.py").read_text()
+    code = (run / "recipe" / "tiny.py").read_text()
     assert code.count(before) == 1
-    (run / "tiny.py").write_text(code.replace(before, after))
+    (run / "recipe" / "tiny.py").write_text(code.replace(before, after))
     was = manifest(run)["contents"]
     with pytest.raises(UsageError) as refused:
         resumed(run, "schedule.max_steps=2")

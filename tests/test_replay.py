@@ -120,7 +120,7 @@ def stored(
     step: int = 3, max_turns: int = 4, cut: bool = False,
 ) -> list[str]:  # fmt: skip
     """Play some episodes in the run's environment and store them as those of a training step; their ids."""
-    shop, tasks = (load_object(f"shop:{name}", beside=run.path) for name in ("Shop", "tasks"))
+    shop, tasks = (load_object(f"shop:{name}", beside=run.code) for name in ("Shop", "tasks"))
     trajectories = []
     for task in tasks()[:num]:
         other = ScriptedSession(*customer)

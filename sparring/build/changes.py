@@ -24,6 +24,8 @@ _UNCOMPARED = frozenset({"run.name", "run.runs_dir", "run.num_threads"})
 """Settings that say where a run is kept; the number of threads is compared as it came out."""
 _BITS = ("versions", "hardware.processor", "hardware.num_threads", "hardware.device")
 """What changes no meaning, but maybe the last bits of a sum."""
+_OTHER_FILES = "other_files"
+"""What the recipe's code may read, and may write while it is trained, a database say: a change is reported and not refused."""
 _PROBES = (
     "The quick brown fox doesn't jump over 13 lazy dogs; it's 2,048.5 km to Zürich.",
     'def f(x: int) -> str:\n    return f"{x!r}"\t# {"key": [1, -2.5e10, null]}\r\n\n\n   <tag/>',
@@ -64,7 +66,7 @@ def compared(
             f"--allow-changed {','.join(names)}."
         )
     folder.record_training(now, different)
-    bits = {key: values for key, values in different.items() if part_of(key) not in PARTS}
+    bits = {key: values for key, values in different.items() if key.startswith(_BITS)}
     rest = {key: values for key, values in different.items() if key not in bits}
     return [
         *([f"the run goes on with changes: {_said(rest)}."] if rest else []),
@@ -94,13 +96,15 @@ def made_of(parts: Parts, folder: RunFolder, config: Config) -> dict[str, Json]:
     tokenizer = parts.policy.tokenizer
     encoded = [list(tokenizer.encode(text, add_special_tokens=False)) for text in _PROBES]
     reads = [parts.policy.vocabulary(), sorted(tokenizer.all_special_ids), tokenizer.eos_token_id, encoded]
+    files = folder.files()
     splits = {"train": parts.tasks.train, "validation": parts.tasks.validation, "held_out": parts.tasks.held_out}
     contents = {
         "model": parts.policy.base_fingerprint(parts.initial_weights),
         "tokenizer": _sha256(encode(reads)),
         "template": _sha256(encode([type(parts.chat).__name__, str(tokenizer.chat_template)])),
         "data": {split: _tasks(tasks) for split, tasks in splits.items()},
-        "files": folder.files(),
+        "files": {name: digest for name, digest in files.items() if _is_code(name)},
+        _OTHER_FILES: {name: digest for name, digest in files.items() if not _is_code(name)},
     }
     return {**found, "config": config.model_dump(mode="json"), "contents": contents}
 
@@ -125,11 +129,15 @@ def _flat(made: Mapping[str, Json]) -> dict[str, Json]:
     contents = made["contents"]
     flat = {name: contents.get(name) for name in ("model", "tokenizer", "template")}
     flat |= {
-        f"{part}.{name}": content for part in ("data", "files") for name, content in contents.get(part, {}).items()
+        f"{part}.{name}": content
+        for part in ("data", "files", _OTHER_FILES)
+        for name, content in contents.get(part, {}).items()
     }
     flat |= {f"config.{key}": value for key, value in _settings(made["config"]).items()}
     flat |= {f"{room}.{name}": value for room in ("versions", "hardware") for name, value in made[room].items()}
-    return {key: value for key, value in flat.items() if part_of(key) in PARTS or key.startswith(_BITS)}
+    return {
+        key: value for key, value in flat.items() if part_of(key) in (*PARTS, _OTHER_FILES) or key.startswith(_BITS)
+    }
 
 
 def _settings(config: Mapping[str, Json]) -> dict[str, Json]:
@@ -149,6 +157,10 @@ def _is_of(key: str, asked: Collection[str]) -> bool:
     return any(key == one or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in asked)
 
 
+def _is_code(name: str) -> bool:
+    return name.endswith(".py") or name.startswith("fixtures/")
+
+
 def _tasks(tasks: Sequence[Task]) -> dict[str, Json]:
     digest = hashlib.sha256()
     for task in tasks:
@@ -166,7 +178,7 @@ def _said(different: Mapping[str, tuple[Json, Json]]) -> str:
 
 
 def _named(key: str) -> str:
-    for prefix in ("config.", "files.", "versions.", "hardware."):
+    for prefix in ("config.", "files.", f"{_OTHER_FILES}.", "versions.", "hardware."):
         key = key.removeprefix(prefix)
     return key
 

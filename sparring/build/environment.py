@@ -11,6 +11,7 @@ from sparring.config import Config
 from sparring.environments import Environment
 from sparring.errors import UsageError
 from sparring.plugins import load_object
+from sparring.tracking.recipe_files import check_links
 from sparring.workers import Code, WorkerPool
 
 
@@ -48,9 +49,10 @@ def refuse_training(config: Config, recipe_dir: Path) -> None:
 
 
 def environment_target(config: Config, recipe_dir: Path) -> tuple[type[Environment], dict[str, Any]]:
-    """The class that the recipe names and its options, which fit it. Raises UsageError."""
+    """The class that the recipe names and its options, which fit it. Raises UsageError, and DataError as `check_links` does."""
     if config.environment.target is None:
         raise UsageError("environment.target is missing: name the `module:Class` of an Environment.")
+    check_links(recipe_dir)
     found = load_object(config.environment.target, beside=recipe_dir)
     if not (inspect.isclass(found) and issubclass(found, Environment)):
         raise UsageError(

@@ -14,6 +14,7 @@ from sparring.environments import Environment
 from sparring.evaluation.evaluation import Judge
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rollouts import Agent
+from sparring.tracking.recipe_files import check_links
 from sparring.types import ToolSchema
 from sparring.workers import judged_in
 
@@ -31,7 +32,9 @@ class UserCode:
 
 
 def user_code_of(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> UserCode:
-    """Raises UsageError for what is not there or cannot be called."""
+    """Raises UsageError for what is not there or cannot be called, DataError for a file that a run only links to and that is
+    missing or has changed."""
+    check_links(recipe_dir)
     pool = worker_pool(config, recipe_dir)
     agent, close, make_environment, tools = player_of(config, recipe_dir, announce, pool)
     reward, scorer = judges_of(config, recipe_dir)

@@ -26,6 +26,7 @@ from sparring.errors import InfrastructureError, RewardError, SparringError, Usa
 from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.score import evaluate_score
+from sparring.tracking.recipe_files import folder_of
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
 
 NUM_SAMPLED = 8
@@ -84,7 +85,7 @@ class Subject:
         loaded."""
         self.config = config
         self.recipe = recipe
-        self.folder = recipe.parent
+        self.folder = folder_of(recipe)
         self.overrides = tuple(overrides)
         self.given = given or Given()
         self.watch = watch or Watch()

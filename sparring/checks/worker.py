@@ -20,11 +20,13 @@ from sparring.build import build
 from sparring.checks import CHECKS
 from sparring.checks.asking import ask
 from sparring.checks.given import read_given
+from sparring.checks.opened import OpenedFiles
 from sparring.checks.subject import Subject
 from sparring.checks.watch import Watch
 from sparring.config import load_config
 from sparring.errors import SparringError
 from sparring.ledger import Ledger
+from sparring.tracking.recipe_files import folder_of
 from sparring.types import Json
 
 
@@ -69,8 +71,11 @@ def load(request: Mapping[str, Any]) -> Subject:
     config = load_config(recipe, request["overrides"])
     watch = Watch(Path(request["note"]), seconds=request["call_seconds"])
     given = read_given(**request["given"])
-    parts = build(config, recipe.parent, Ledger()) if request["model"] else None
-    return Subject(config, recipe, overrides=request["overrides"], given=given, watch=watch, parts=parts)
+    opened = OpenedFiles(folder_of(recipe))
+    parts = build(config, folder_of(recipe), Ledger()) if request["model"] else None
+    subject = Subject(config, recipe, overrides=request["overrides"], given=given, watch=watch, parts=parts)
+    subject.shared["opened"] = opened
+    return subject
 
 
 if __name__ == "__main__":

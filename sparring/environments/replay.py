@@ -252,7 +252,7 @@ def _rows_of(path: Path) -> Iterator[tuple[str, bool, Row]]:
     """The rows of a file with their place and whether their arguments are texts."""
     if not path.is_file():
         raise DataError(
-            f"the fixtures {path} do not exist; keep them in the folder `fixtures` beside the recipe, which every run takes "
+            f"the fixtures {path} do not exist; keep them in the folder `fixtures` next to the recipe, which every run takes "
             "along, and name them from `Path(__file__).parent`."
         )
     note_input(path)

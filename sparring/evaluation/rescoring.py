@@ -40,9 +40,9 @@ def rescore(
     """
     file = f"{scorer.partition(':')[0].replace('.', '/')}.py"
     # A scorer that is being written lies where one works, the run's own in its folder.
-    function: Scorer = load_object(scorer, beside=Path.cwd() if Path(file).is_file() else run.path)
+    function: Scorer = load_object(scorer, beside=Path.cwd() if Path(file).is_file() else run.code)
     named = config.reward.reward
-    reward = None if named is None else load_object(named, beside=run.path)
+    reward = None if named is None else load_object(named, beside=run.code)
     judge = Judge(
         scorer=scorer,
         independence=independence(reward, function),

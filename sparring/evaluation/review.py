@@ -17,6 +17,7 @@ from sparring.protocols import RewardFunction, Scorer
 from sparring.rewards import evaluate_reward
 from sparring.scorers import evaluate_score
 from sparring.tracking import RunFolder
+from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Trajectory
 
@@ -54,8 +55,8 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     Nothing is written. Raises UsageError where no reward or no scorer is named, DataError where no such episodes are stored,
     RewardError for one that says no number, ServiceError when its infrastructure fails.
     """
-    path = recipe or RunFolder(run).path / "run.toml"
-    folder = path if path.is_dir() else path.parent
+    path = recipe or RunFolder(run).recipe
+    folder = path if path.is_dir() else folder_of(path)
     config = load_config(path)
     reward, scorer = _judges(config, folder, path)
     files = _files(run, episodes)

@@ -1,9 +1,9 @@
 """The folder of one run: what is needed to load it again, what it was made of, and how it stands.
 
-run.toml        the resolved recipe; loads again, with the recipe's *.py files beside it, folders of code that it names too
-fixtures/       the recipe's folder of that name; large files are links to where they are
-manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's code, data and fixtures, wherever they lie, and of
-                what it was trained with last
+run.toml        the resolved recipe; loads again
+recipe/         the files of the recipe's folder; large files are links to where they are
+manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's files, wherever they lie, and of what the run was
+                trained with last
 vocabulary.json the text of each token id, by id
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists when somebody asked the run to stop
@@ -14,7 +14,6 @@ checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.json
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -33,20 +32,18 @@ from sparring.errors import DataError, UsageError
 from sparring.redaction import masked
 from sparring.tracking.encode import encode
 from sparring.tracking.inputs import inputs
+from sparring.tracking.recipe_files import FOLDER, RUN_RECIPE, RecipeFiles, copy_files, files_of, folder_of, sha256
 from sparring.types import Json
 
-RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = "run.toml", "manifest.json", "status.json", "stop", "pause", "lock"
-FIXTURES = "fixtures"
+RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = RUN_RECIPE, "manifest.json", "status.json", "stop", "pause", "lock"
+MANIFEST_FORMAT = 2
 VOCABULARY = "vocabulary.json"
 """What each token id of the model stands for, by id: for who reads the run without its tokenizer."""
 WARM_START = "warm_start"
 """Name of the checkpoint that RL starts from, beside the numbered ones."""
 UNDER_WAY = ".part"
 """What the folder of an evaluation under way ends with."""
-_LARGE_BYTES = 64 * 2**20
-"""Files from this size on are linked and not copied; their sha256 is in the manifest all the same."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
-_REFERENCE = re.compile(r"(?P<module>\w[\w.]{0,200}):[\w.]+")
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
 
@@ -76,14 +73,20 @@ class RunFolder:
         if name is not None and _UNSAFE.search(name):
             raise DataError(f"run name {name!r} is not the name of a folder; give one without slashes.")
         try:
+            files = files_of(recipe, runs_dir)
             runs_dir.mkdir(parents=True, exist_ok=True)
             path = _make(runs_dir, name, recipe)
-            _write_recipe(path, config, recipe)
+            try:
+                kept = copy_files(files, path / FOLDER)
+                _write_json(path / MANIFEST, manifest(config, recipe, files, kept))
+                _write_recipe(path, config, files)
+            except OSError:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
         except OSError as error:
             raise DataError(
                 f"the run cannot be kept in {runs_dir}: {error}; set run.runs_dir to a folder to write in."
             ) from error
-        _write_json(path / MANIFEST, manifest(config, recipe))
         folder = cls(path)
         folder.set_status("created", step=0)
         return folder
@@ -94,8 +97,13 @@ class RunFolder:
 
     @property
     def recipe(self) -> Path:
-        """The run's own recipe; its folder holds the Python files that it names."""
+        """The run's own recipe."""
         return self.path / RECIPE
+
+    @property
+    def code(self) -> Path:
+        """The folder that holds the run's copy of the recipe's code and files."""
+        return folder_of(self.recipe)
 
     def config(self, overrides: Sequence[str] = ()) -> Config:
         """The run's own recipe with overrides. Raises DataError when it is damaged, ConfigError for a wrong override."""
@@ -165,9 +173,13 @@ class RunFolder:
         _write_json(self.path / MANIFEST, manifest)
 
     def files(self) -> dict[str, str]:
-        """The sha256 of the run's own code and fixtures, by their path in the folder."""
-        files = [*_code_files(self.config(), self.recipe), *_fixture_files(self.recipe)]
-        return {str(path.relative_to(self.path)): _sha256(path) for path in files}
+        """The sha256 of the run's copies of the recipe's files, and of code that was added to them, by path in `code`."""
+        manifest = self.manifest()
+        # A run of format 1 has none but those that it was trained with.
+        names = set(manifest.get("files") or manifest.get("contents", {}).get("files", {}))
+        if self.code != self.path:
+            names |= {str(path.relative_to(self.code)) for path in self.code.rglob("*.py")}
+        return {name: sha256(self.code / name) for name in sorted(names) if (self.code / name).is_file()}
 
     def _record_inputs(self) -> None:
         # The run's own copies are those of the recipe, which are listed.
@@ -306,20 +318,22 @@ def list_runs(runs_dir: Path) -> list[RunFolder]:
     return [RunFolder(path) for path in sorted(runs, key=lambda path: ((path / RECIPE).stat().st_mtime_ns, path.name))]
 
 
-def manifest(config: Config, recipe: Path) -> dict[str, Json]:
-    """What a run is made of."""
-    data_files = [recipe.parent / file for keys in _files(config).values() for file in keys.values()]
-    containers = [recipe.parent / name for name in ("Containerfile", "Dockerfile")]
-    code = [*_code_files(config, recipe), *_fixture_files(recipe)]
-    files = [recipe, *code, *data_files, *containers, *_option_files(config, recipe)]
+def manifest(config: Config, recipe: Path, files: RecipeFiles, kept: Mapping[str, Json]) -> dict[str, Json]:
+    """What a run is made of. `kept` is what `copy_files` returned of the recipe's `files`."""
+    copied = {str((files.folder / name).resolve()): digest for name, digest in kept["files"].items()}
+    linked = {entry["path"]: entry["sha256"] for entry in kept["linked"].values() if "sha256" in entry}
+    others = [files.folder / file for keys in _files(config).values() for file in keys.values()]
+    others += [recipe, *_option_files(config, files.folder)]
+    unread = {str(path.resolve()) for path in others if path.is_file()} - copied.keys() - linked.keys()
     return {
-        "format": 1,
+        "format": MANIFEST_FORMAT,
         "created": time.time(),
         **machine(),
         "seed": config.run.seed,
         "config": config.model_dump(mode="json"),
         "recipe": str(recipe.resolve()),
-        "sha256": {str(path.resolve()): _sha256(path) for path in files if path.is_file()},
+        **kept,
+        "sha256": {**copied, **linked, **{path: sha256(Path(path)) for path in sorted(unread)}},
     }
 
 
@@ -367,22 +381,15 @@ def _next_number(folder: Path, stem: str, suffix: str = "") -> int:
     return max(numbers, default=0) + 1
 
 
-def _write_recipe(path: Path, config: Config, recipe: Path) -> None:
-    """The resolved recipe and its code; files that it names by a relative path are named by an absolute one."""
+def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
+    """The resolved recipe. It names a file that the run has by its path in the folder, any other by an absolute path."""
     updates: dict[str, Any] = {"run": config.run.model_copy(update={"name": path.name})}
     for name, keys in _files(config).items():
-        absolute = {key: str((recipe.parent / file).resolve()) for key, file in keys.items()}
-        updates[name] = getattr(config, name).model_copy(update=absolute)
+        named = {key: files.named(file) for key, file in keys.items()}
+        updates[name] = getattr(config, name).model_copy(update=named)
     if config.is_trainable and Path(config.model.name).is_dir():
         updates["model"] = config.model.model_copy(update={"name": str(Path(config.model.name).resolve())})
     (path / RECIPE).write_text(resolved_toml(config.model_copy(update=updates)), "utf-8")
-    for source in (*_code_files(config, recipe), *_fixture_files(recipe)):
-        target = path / source.relative_to(recipe.parent)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.stat().st_size >= _LARGE_BYTES:
-            target.symlink_to(source.resolve())
-        else:
-            shutil.copy2(source, target)
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
@@ -397,41 +404,10 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def _option_files(config: Config, recipe: Path) -> list[Path]:
-    """Files that the environment is told of: fixtures, databases."""
+def _option_files(config: Config, folder: Path) -> list[Path]:
+    """Files that the environment's options name: fixtures, databases."""
     texts = [value for value in config.environment.options.values() if isinstance(value, str) and value]
-    return [recipe.parent / text for text in texts if (recipe.parent / text).is_file()]
-
-
-def _code_files(config: Config, recipe: Path) -> list[Path]:
-    """Python files beside the recipe, and all of a folder there of which the recipe names one, as `folder.module:name` or, in
-    a command, by its path: they import each other."""
-    folder = recipe.parent
-    named = [f"{module.replace('.', '/')}.py" for module in _modules(config.model_dump(mode="json"))]
-    named += [word for word in config.agent.command or () if word.endswith(".py") and not Path(word).is_absolute()]
-    packages = {Path(file).parts[0] for file in named if len(Path(file).parts) > 1 and (folder / file).is_file()}
-    inside = [file for package in packages - {".."} for file in (folder / package).rglob("*.py")]
-    return sorted({*folder.glob("*.py"), *inside})
-
-
-def _modules(values: Json) -> Iterator[str]:
-    """The modules that a recipe may name, at any of its keys."""
-    match values:
-        case str() if named := _REFERENCE.fullmatch(values):
-            yield named["module"]
-        case dict() | list():
-            for value in values.values() if isinstance(values, dict) else values:
-                yield from _modules(value)
-
-
-def _fixture_files(recipe: Path) -> list[Path]:
-    """What lies in the folder `fixtures` beside the recipe, at any depth."""
-    return sorted(path for path in (recipe.parent / FIXTURES).rglob("*") if path.is_file())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return [folder / text for text in texts if (folder / text).is_file()]
 
 
 def _processor() -> str:

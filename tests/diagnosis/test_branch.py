@@ -108,7 +108,7 @@ def test_mended_code_is_a_change_of_its_own(parent: Path) -> None:
     (recipe / "environment.py").write_text("def reward(trajectory): return 1.0\n", "utf-8")
     child = branch(parent, [], recipe=recipe)
     assert (child.origin() or {})["files"] == ["environment.py"]
-    assert "return 1.0" in (child.path / "environment.py").read_text("utf-8")
+    assert "return 1.0" in (child.code / "environment.py").read_text("utf-8")
 
 
 def test_a_wider_adapter_computes_the_same(parent: Path) -> None:

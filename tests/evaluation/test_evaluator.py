@@ -270,7 +270,7 @@ def scorer(trajectory):
 def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(trained: Path) -> None:
     run = Path("interrupted")
     shutil.copytree(trained, run)
-    (run / "dying.py").write_text(DYING_SCORER, "utf-8")
+    (run / "recipe" / "dying.py").write_text(DYING_SCORER, "utf-8")
     chosen = (
         str(run),
         "--policy",

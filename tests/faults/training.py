@@ -30,6 +30,7 @@ class Training:
 
     runs_dir: Path
     overrides: tuple[str, ...] = ()
+    recipe: Path = RECIPE
 
     @property
     def run(self) -> Path:
@@ -57,6 +58,6 @@ def _train(training: Training, faults: tuple[Fault, ...], log: Path | None, resu
         trainer = MultiTurnRLTrainer.attach(training.run)
     else:
         overrides = [f"run.runs_dir={training.runs_dir}", *training.overrides]
-        trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, name="run", check=False, quiet=True)
+        trainer = MultiTurnRLTrainer(training.recipe, overrides=overrides, name="run", check=False, quiet=True)
     trainer.train(resume=resume)
     asyncio.run(close(trainer.parts))

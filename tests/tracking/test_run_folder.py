@@ -16,6 +16,7 @@ from sparring.errors import ConfigError, DataError, UsageError
 from sparring.plugins import load_object
 from sparring.tracking import RunFolder, list_runs
 from sparring.tracking.inputs import note_input
+from sparring.tracking.recipe_files import LARGE_BYTES, check_links
 
 RECIPE = """
 [data]
@@ -53,14 +54,15 @@ def create(recipe: Path, name: str | None = None, *overrides: str) -> RunFolder:
     return RunFolder.create(load_config(recipe, overrides), recipe, name=name)
 
 
-def test_the_recipe_of_a_run_loads_again_with_the_same_settings_and_absolute_files(recipe: Path) -> None:
+def test_the_recipe_of_a_run_loads_again_and_names_its_own_files_or_absolute_ones(recipe: Path) -> None:
     folder = create(recipe, "one", "batch.group_size=4", "rollout.max_steps_off_policy=0")
     again: Config = load_config(folder.recipe, ["batch.group_size=2"])
     assert again.batch.group_size == 2
     assert load_config(folder.recipe).batch.group_size == 4
     assert again.rollout.max_steps_off_policy == 0
     assert again.run.name == "one"
-    assert again.data.train == str(Path("toy/tasks.jsonl").resolve())
+    assert again.data.train == "tasks.jsonl"
+    assert (folder.code / "tasks.jsonl").read_text() == Path("toy/tasks.jsonl").read_text()
     assert again.data.held_out == "environment:held_out"
     assert again.warm_start is not None
     assert again.warm_start.demonstrations == str(Path("toy/log.jsonl").resolve())
@@ -69,11 +71,11 @@ def test_the_recipe_of_a_run_loads_again_with_the_same_settings_and_absolute_fil
 def test_code_beside_the_recipe_and_code_that_it_names_travels_with_the_run(recipe: Path) -> None:
     folder = create(recipe)
     recipe.with_name("environment.py").write_text("World = 2\n")
-    assert load_object("environment:World", beside=folder.recipe.parent) == 1
-    assert load_object("judges.strict:reward", beside=folder.recipe.parent) == 7
+    assert load_object("environment:World", beside=folder.code) == 1
+    assert load_object("judges.strict:reward", beside=folder.code) == 7
 
 
-def test_whatever_names_code_in_a_folder_takes_the_folder_along(recipe: Path) -> None:
+def test_code_in_a_folder_that_a_recipe_or_a_command_names_is_in_the_run(recipe: Path) -> None:
     for file in ("agents/mine.py", "agents/words/said.py", "estimators/one.py", "programs/play.py", "unused/other.py"):
         path = recipe.parent / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,16 +89,15 @@ def test_whatever_names_code_in_a_folder_takes_the_folder_along(recipe: Path) ->
     folder = create(recipe, "one", *overrides)
     shutil.rmtree(recipe.parent / "agents")
 
-    assert load_object("agents.mine:play", beside=folder.path) == 5
-    assert load_object("estimators.one:HERE", beside=folder.path) == "estimators/one.py"
-    copied = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*.py")}
+    assert load_object("agents.mine:play", beside=folder.code) == 5
+    assert load_object("estimators.one:HERE", beside=folder.code) == "estimators/one.py"
     code = {"agents/mine.py", "agents/tools_of_this_test.py", "agents/words/said.py", "estimators/one.py"}
-    assert copied == {"environment.py", *code}
+    assert {str(path.relative_to(folder.code)) for path in folder.code.rglob("*.py")} >= {"environment.py", *code}
     hashed = json.loads((folder.path / "manifest.json").read_text())["sha256"]
     assert {str(recipe.parent.resolve() / file) for file in code} <= hashed.keys()
 
     recipe.write_text('[agent]\ncommand = ["python", "programs/play.py"]\n[data]\ntrain = "tasks.jsonl"\n')
-    assert (create(recipe, "two").path / "programs" / "play.py").is_file()
+    assert (create(recipe, "two").code / "programs" / "play.py").is_file()
 
 
 def test_fixtures_beside_the_recipe_travel_with_the_run_and_are_hashed(recipe: Path) -> None:
@@ -108,8 +109,8 @@ def test_fixtures_beside_the_recipe_travel_with_the_run_and_are_hashed(recipe: P
         file.truncate(64 * 2**20)
     folder = create(recipe)
     small.write_text("changed")
-    assert (folder.path / "fixtures" / "deep" / "small.jsonl").read_text() == "1234"
-    assert (folder.path / "fixtures" / "large.csv").readlink() == large
+    assert (folder.code / "fixtures" / "deep" / "small.jsonl").read_text() == "1234"
+    assert (folder.code / "fixtures" / "large.csv").readlink() == large
     hashes = json.loads((folder.path / "manifest.json").read_text())["sha256"]
     assert hashes[str(small)] == hashlib.sha256(b"1234").hexdigest()
     assert hashes[str(large)] == hashlib.sha256(bytes(64 * 2**20)).hexdigest()
@@ -263,3 +264,93 @@ def test_the_manifest_lists_files_outside_the_recipe_that_its_code_reads(recipe:
     folder.set_status("completed")
     hashes = json.loads((folder.path / "manifest.json").read_text())["sha256"]
     assert hashes[str(outside)] == hashlib.sha256(b"changed while the run goes on\n").hexdigest()
+
+
+def test_a_run_has_the_files_of_the_recipes_folder_at_any_depth_and_their_hashes(recipe: Path) -> None:
+    folder = recipe.parent.resolve()
+    outside = folder.parent / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "deep" / "word.txt").write_text("linked folder")
+    (outside / "one.txt").write_text("linked file")
+    for name in ("prompts/x.txt", "pkg/__init__.py", "pkg/data/table.csv", "metrics.jsonl", "environment/notes.md"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "words").symlink_to(outside / "deep")
+    (folder / "one.txt").symlink_to(outside / "one.txt")
+    (folder / "round").symlink_to(folder)
+    (folder / "nowhere").symlink_to(folder / "absent")
+    left_out = (
+        ".env",
+        ".git/config",
+        "venv/lib.py",
+        "venv/pyvenv.cfg",
+        "__pycache__/x.pyc",
+        "old/run.toml",
+        "old/log.jsonl",
+    )
+    for name in left_out:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+    run = create(recipe, None, "run.runs_dir=toy/kept")
+    again = create(recipe, None, "run.runs_dir=toy/kept")
+    shutil.rmtree(folder.parent / "outside")
+
+    found = {str(path.relative_to(again.code)) for path in again.code.rglob("*") if path.is_file()}
+    assert found == {
+        "recipe.toml", "environment.py", "judges/strict.py", "tasks.jsonl", "prompts/x.txt", "pkg/__init__.py",
+        "pkg/data/table.csv", "metrics.jsonl", "environment/notes.md", "words/word.txt", "one.txt",
+    }  # fmt: skip
+    assert (run.code / "words" / "word.txt").read_text() == "linked folder"
+    assert (run.code / "one.txt").read_text() == "linked file"
+    files = run.manifest()["files"]
+    assert files.keys() == found
+    assert files["prompts/x.txt"] == hashlib.sha256(b"prompts/x.txt").hexdigest()
+
+
+def test_a_large_file_is_linked_and_refused_once_it_is_missing_or_another(recipe: Path) -> None:
+    large = recipe.parent / "weights" / "large.bin"
+    large.parent.mkdir()
+    with large.open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    run = create(recipe)
+    linked = run.code / "weights" / "large.bin"
+    assert linked.readlink() == large.resolve()
+    check_links(run.code)
+
+    os.utime(large)
+    check_links(run.code)
+    with large.open("r+b") as file:
+        file.write(b"1")
+    with pytest.raises(DataError, match=r"large\.bin.*its content has changed since; restore the content with sha256"):
+        check_links(run.code)
+    large.unlink()
+    with pytest.raises(DataError, match=r"large\.bin.*is missing; put it back there"):
+        check_links(run.code)
+    # A run that was moved can be given the file itself.
+    linked.unlink()
+    with linked.open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    check_links(run.code)
+
+
+def test_a_subfolder_with_too_many_files_is_linked_as_a_whole(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparring.tracking.recipe_files.MOST_FILES", 5)
+    images = recipe.parent / "images"
+    images.mkdir()
+    for number in range(6):
+        (images / f"{number}.png").write_bytes(b"")
+    run = create(recipe)
+    assert (run.code / "images").readlink() == images.resolve()
+    assert (run.code / "tasks.jsonl").is_file()
+    assert run.manifest()["linked"] == {"images": {"path": str(images.resolve())}}
+
+
+def test_a_run_that_cannot_be_written_leaves_no_folder(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(DataError, match="No space left on device"):
+        create(recipe)
+    assert list(Path("runs").iterdir()) == []

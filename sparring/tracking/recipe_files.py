@@ -1,0 +1,157 @@
+"""The files of a recipe's folder in a run: copies with their sha256, links to what is too large, and a check of the links.
+
+A run keeps them in its folder `recipe/`, so that code that reads a file next to itself finds it there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparring.errors import DataError
+
+RUN_RECIPE = "run.toml"
+FOLDER = "recipe"
+LARGE_BYTES = 64 * 2**20
+"""Files from this size on are linked and not copied."""
+MOST_FILES, MOST_BYTES = 10_000, 2**30
+"""A subfolder with more than this is linked as a whole."""
+_LEFT_OUT = frozenset({"__pycache__", "node_modules"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeFiles:
+    """What of a recipe's folder belongs to a run, by path relative to the folder, sorted."""
+
+    folder: Path
+    copied: Sequence[Path]
+    linked: Sequence[Path]
+    """Large files, and subfolders with too many files."""
+
+    def __contains__(self, path: Path) -> bool:
+        """Whether a file or folder, by its path relative to this folder, is there in a run."""
+        return any(one.is_relative_to(path) for one in self.copied) or any(
+            path.is_relative_to(one) for one in self.linked
+        )
+
+    def named(self, file: str) -> str:
+        """How a run's own recipe names a file that the recipe names: relative where it is there in the run, else absolute."""
+        folder = self.folder.absolute()
+        relative = Path(os.path.relpath(folder / file, folder))
+        return str(relative) if relative in self else str((folder / file).resolve())
+
+
+def folder_of(recipe: Path) -> Path:
+    """The folder in which a recipe's code and files lie: that of the recipe, of a run's own recipe the run's copy."""
+    kept = recipe.parent / FOLDER
+    is_of_run = recipe.name == RUN_RECIPE and (recipe.parent / "manifest.json").is_file()
+    return kept if is_of_run and kept.is_dir() else recipe.parent
+
+
+def files_of(recipe: Path, runs_dir: Path) -> RecipeFiles:
+    """The regular files in a recipe's folder at any depth, symlinks followed, but for hidden ones, caches, virtual environments,
+    run folders, `runs_dir` and what may not be read."""
+    folder = folder_of(recipe)
+    runs = runs_dir.resolve()
+    copied: list[Path] = []
+    linked: list[Path] = []
+    for entry in sorted(folder.iterdir()):
+        if _is_left_out(entry, runs):
+            continue
+        files = _files_below(entry, runs) if entry.is_dir() else [entry]
+        if files is None:
+            linked.append(entry)
+            continue
+        for file in files:
+            if file.is_file() and os.access(file, os.R_OK):
+                (linked if file.stat().st_size >= LARGE_BYTES else copied).append(file)
+    return RecipeFiles(
+        folder=folder,
+        copied=[path.relative_to(folder) for path in copied],
+        linked=[path.relative_to(folder) for path in linked],
+    )
+
+
+def copy_files(files: RecipeFiles, target: Path) -> dict[str, Any]:
+    """Copy and link into a folder; return for the manifest `files`, the sha256 of each copy, and `linked`: `path`, and of a file
+    `bytes`, `modified` (nanoseconds since 1970) and `sha256`."""
+    target.mkdir()
+    for file in (*files.copied, *files.linked):
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+    for file in files.copied:
+        shutil.copy2(files.folder / file, target / file)
+    linked: dict[str, Any] = {}
+    for file in files.linked:
+        source = (files.folder / file).resolve()
+        (target / file).symlink_to(source)
+        linked[str(file)] = {"path": str(source), **(_identity(source) if source.is_file() else {})}
+    return {"files": {str(file): sha256(target / file) for file in files.copied}, "linked": linked}
+
+
+def check_links(folder: Path) -> None:
+    """Raises DataError when a large file that a run's folder `recipe` links to is missing or is another than it was.
+
+    Of a linked subfolder only its presence is checked. A folder that belongs to no run has nothing to check.
+    """
+    path = folder.parent / "manifest.json"
+    if folder.name != FOLDER or not path.is_file():
+        return
+    try:
+        linked: Mapping[str, Any] = json.loads(path.read_text("utf-8")).get("linked", {})
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is not a JSON object ({error}); restore it, or name another run.") from error
+    for name, entry in linked.items():
+        file = folder / name
+        what = f"{file} stands for {entry['path']}, which was too large to copy into the run"
+        if not file.exists():
+            raise DataError(f"{what} and is missing; put it back there, or put the file or a link to it at {file}.")
+        if "sha256" not in entry or file.stat().st_mtime_ns == entry["modified"]:
+            continue
+        if file.stat().st_size != entry["bytes"] or sha256(file) != entry["sha256"]:
+            raise DataError(
+                f"{what}, and its content has changed since; restore the content with sha256 {entry['sha256'][:12]}..., or train "
+                "the recipe anew with the file as it is now."
+            )
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    found = path.stat()
+    return {"bytes": found.st_size, "modified": found.st_mtime_ns, "sha256": sha256(path)}
+
+
+def _files_below(folder: Path, runs: Path) -> list[Path] | None:
+    """Sorted; None of a folder with more than may be copied."""
+    found: list[Path] = []
+    num_bytes = 0
+    for root, folders, names in os.walk(folder, followlinks=True):
+        here = Path(root)
+        folders[:] = sorted(name for name in folders if not _is_left_out(here / name, runs))
+        files = [path for name in names if not _is_left_out(path := here / name, runs) and path.is_file()]
+        sizes = [path.stat().st_size for path in files]
+        num_bytes += sum(size for size in sizes if size < LARGE_BYTES)
+        found += files
+        if len(found) > MOST_FILES or num_bytes > MOST_BYTES:
+            return None
+    return sorted(found)
+
+
+def _is_left_out(path: Path, runs: Path) -> bool:
+    if path.name.startswith(".") or path.name in _LEFT_OUT or path.suffix == ".pyc":
+        return True
+    if not path.is_dir():
+        return False
+    if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
+        # A link to a folder that holds it has no end.
+        return True
+    return (path / "pyvenv.cfg").is_file() or (path / RUN_RECIPE).is_file() or path.resolve() == runs
