@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sparring.ledger import Ledger, RolloutState
@@ -43,17 +43,81 @@ class StepLoop(asyncio.SelectorEventLoop):
         callback(*args)
 
 
-class Exchange:
-    """One request. Like a server on a socket, it drops what is sent after the client is gone."""
+class Answer:
+    """What a client has of an answer so far."""
 
-    def __init__(self, app: Any, dialect: str, body: Any, key: str, *, is_retry: bool = False) -> None:
-        self._dialect = dialect
-        self._is_stream = bool(body.get("stream"))
-        self.is_gone = False
-        self._left = asyncio.Event()
-        self._is_read = False
+    def __init__(self, dialect: str, *, is_stream: bool) -> None:
+        self.dialect = dialect
+        self._is_stream = is_stream
         self.status = 0
         self.content = b""
+
+    @property
+    def is_whole(self) -> bool:
+        if self.status != 200 or not self._is_stream:
+            return self.status == 200 and self.content.endswith(b"}")
+        return LAST_EVENTS[self.dialect] in self.content and self.content.endswith(b"\n\n")
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant's message, as chat completions spell it."""
+        if self._is_stream:
+            return self._streamed()
+        if not self.is_whole:
+            return {"role": "assistant", "content": ""}
+        whole = json.loads(self.content)
+        match self.dialect:
+            case "chat":
+                return whole["choices"][0]["message"]
+            case "messages":
+                return {"role": "assistant", "content": whole["content"][0]["text"]}
+            case _:
+                return {"role": "assistant", "content": whole["output"][0]["content"][0]["text"]}
+
+    @property
+    def text(self) -> str:
+        return self.message["content"]
+
+    def _streamed(self) -> dict[str, Any]:
+        whole = self.content[: self.content.rfind(b"\n\n") + 1] if self.status == 200 else b""
+        lines = [line[6:] for line in whole.decode().splitlines() if line.startswith("data: {")]
+        events = [json.loads(line) for line in lines]
+        calls: list[Any] = []
+        match self.dialect:
+            case "chat":
+                deltas = [event["choices"][0]["delta"] for event in events if event.get("choices")]
+                text = "".join(delta.get("content") or "" for delta in deltas)
+                calls = [
+                    {key: call[key] for key in ("id", "type", "function")}
+                    for delta in deltas
+                    for call in delta.get("tool_calls", ())
+                ]
+            case "messages":
+                text = "".join(one["delta"].get("text", "") for one in events if one["type"] == "content_block_delta")
+            case _:
+                text = "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
+        return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+
+
+class Exchange(Answer):
+    """One request. Like a server on a socket, it drops what is sent after the client is gone."""
+
+    def __init__(
+        self,
+        app: Any,
+        dialect: str,
+        body: Any,
+        key: str,
+        *,
+        is_retry: bool = False,
+        full: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0),
+    ) -> None:
+        """`full` is awaited before each piece, as by a server whose transport is full."""
+        super().__init__(dialect, is_stream=bool(body.get("stream")))
+        self._full = full
+        self._is_gone = False
+        self._left = asyncio.Event()
+        self._is_read = False
         headers = [(b"authorization", f"Bearer {key}".encode()), (b"content-type", b"application/json")]
         headers += [(b"x-stainless-retry-count", b"1")] * is_retry
         self._body = json.dumps(body).encode()
@@ -71,8 +135,9 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
-        await asyncio.sleep(0)  # a full transport would suspend here
-        if self.is_gone:
+        if message.get("body") != b"":
+            await self._full()
+        if self._is_gone:
             return
         if message["type"] == "http.response.start":
             assert self.status == 0, "an answer has begun already"
@@ -81,46 +146,13 @@ class Exchange:
             self.content += message["body"]
 
     def hang_up(self) -> None:
-        self.is_gone = True
+        self._is_gone = True
         self._left.set()
 
     def cancel(self) -> None:
         """The server gives the request up, as it does when it stops."""
-        self.is_gone = True
+        self._is_gone = True
         self.task.cancel()
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the client has all of an answer."""
-        if self.status != 200 or not self._is_stream:
-            return self.status == 200 and self.content != b""
-        return LAST_EVENTS[self._dialect] in self.content and self.content.endswith(b"\n\n")
-
-    @property
-    def text(self) -> str:
-        """What the answer says."""
-        if not self._is_stream:
-            whole = json.loads(self.content)
-            match self._dialect:
-                case "chat":
-                    return whole["choices"][0]["message"]["content"]
-                case "messages":
-                    return whole["content"][0]["text"]
-                case _:
-                    return whole["output"][0]["content"][0]["text"]
-        lines = [line[6:] for line in self.content.decode().splitlines() if line.startswith("data: {")]
-        events = [json.loads(line) for line in lines]
-        match self._dialect:
-            case "chat":
-                return "".join(
-                    event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"]
-                )
-            case "messages":
-                return "".join(
-                    event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta"
-                )
-            case _:
-                return "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
 
 
 def asked(dialect: str, messages: list[Any], *, stream: bool) -> Any:
@@ -129,16 +161,20 @@ def asked(dialect: str, messages: list[Any], *, stream: bool) -> Any:
     return {"model": "m", "stream": stream, **({"max_tokens": 100} if dialect == "messages" else {}), **said}
 
 
-def running_ledger(rollout_id: str) -> Ledger:
-    """A ledger in memory in which a rollout is running. A commit takes three steps of the event loop."""
+async def _three_steps() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def running_ledger(rollout_id: str, wait: Callable[[], Awaitable[object]] = _three_steps) -> Ledger:
+    """A ledger in memory in which a rollout is running. A commit takes as long as `wait`."""
     ledger = Ledger()
     ledger.plan_nowait(rollout_id, task_id="t", attempt=0)
     for state in (RolloutState.LEASED, RolloutState.RUNNING):
         ledger.advance_nowait(rollout_id, state)
 
     async def committed(future: Any) -> None:
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await wait()
         future.result()
 
     ledger.committed = committed

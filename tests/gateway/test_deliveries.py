@@ -55,7 +55,7 @@ async def interrupted(
         return exchanges[-1]
 
     def interrupt() -> None:
-        if not first.is_answered:
+        if not first.is_whole:
             (first.hang_up if how == "hang up" else first.cancel)()
             if at_once:
                 ask([USER], is_retry=flagged)
@@ -65,7 +65,7 @@ async def interrupted(
         loop.num_left, loop.action = step, interrupt
         await asyncio.wait([first.task])
         is_interrupted, loop.num_left = loop.num_left is None, None
-        if len(exchanges) == 1 and not first.is_answered:
+        if len(exchanges) == 1 and not first.is_whole:
             ask([USER], is_retry=flagged)
         await asyncio.wait([exchanges[-1].task])
         answer = exchanges[-1].text
@@ -73,7 +73,7 @@ async def interrupted(
         await asyncio.wait([onward.task])
     found = []
     for exchange in exchanges[1:]:
-        if not exchange.is_answered or exchange.task.exception() is not None:
+        if not exchange.is_whole or exchange.task.exception() is not None:
             found.append(f"no answer: {exchange.status} {exchange.content!r}")
     if [turn.message["content"] for turn in door.turns] != [answer, onward.text]:
         found.append(f"the client has {[answer, onward.text]}, the session {door.turns}")
@@ -166,7 +166,7 @@ def test_of_two_clients_that_wait_for_one_answer_one_may_hang_up() -> None:
             await asyncio.sleep(0)
         first.hang_up()
         await asyncio.wait([first.task, second.task])
-        assert (first.is_answered, second.is_answered, second.text) == (False, True, "a0")
+        assert (first.is_whole, second.is_whole, second.text) == (False, True, "a0")
 
     assert with_app(play)[1] == {0: True}
 
@@ -248,9 +248,9 @@ def test_what_arrives_after_the_report_does_not_count() -> None:
     asyncio.run(run())
 
 
-def test_a_turn_that_the_ledger_cannot_write_is_answered_with_an_error_and_does_not_count() -> None:
+def test_a_turn_that_the_ledger_cannot_write_is_whole_with_an_error_and_does_not_count() -> None:
     async def play(door: Any, ask: Callable[..., Exchange], ledger: Ledger) -> None:
-        async def full(_: Any) -> None:
+        async def full(future: Any) -> None:
             await asyncio.sleep(0)
             raise ServiceError("the disk is full")
 
