@@ -41,6 +41,8 @@ SILENT_WHEN_EQUAL = ("group_based", "rloo", "opo", "gpg", "grpo_passk", "pass_at
 """Advantage methods that give a group exactly 0 when all its members earn the same in total."""
 WITHOUT_RATIO = ("gpg",)
 """Losses that do not look at who sampled."""
+CAPS = {"cispo": "clip_high_threshold", "dppo_tv": "ratio_cap"}
+"""Losses that multiply with a ratio up to a bound, and the key of the bound."""
 WITHOUT_TRUST_REGION = ("importance_sampling", "cispo", "gpg")
 """Losses that remove no gradient however far the policy has moved from the one that sampled."""
 

@@ -3,17 +3,19 @@
     w = correction(policy that should have sampled / policy that did)
     loss of a token = w * loss(rho, A) - entropy_coef * H + kl_coef * k(policy / base)
 
-With two policies rho is policy / sampler and the loss already carries it, so what remains to multiply with is w / rho.
+With two policies rho is policy / sampler and the loss already carries it, so what remains to multiply with is w / rho. A
+loss that carries rho only up to a cap has it replaced up to the cap: the factor is min(w, cap) / min(rho, cap).
 With three, rho is policy / policy before the step, and w is policy before the step / sampler (arXiv:2505.24298).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparring.algorithms.choice import ROOMS, WITHOUT_RATIO, bind
+from sparring.algorithms.choice import CAPS, ROOMS, WITHOUT_RATIO, bind, knobs_of
 from sparring.algorithms.corrections import LARGEST_LOG, none
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, effective_sample_size
 from sparring.errors import DataError
@@ -33,6 +35,8 @@ class Objective:
     loss: Callable[..., PerToken]
     carries_ratio: bool = True
     """Whether the loss has rho as a factor."""
+    ratio_cap: float = math.inf
+    """Up to where."""
     correction: Callable[..., Tensor] = none
     corrects: bool = False
     is_three_policy: bool = False
@@ -47,10 +51,11 @@ class Objective:
     ) -> Objective:
         """`config` holds the knobs of loss and correction, `off_policy_correction`, `policy_ratio`, `entropy_coef`,
         `kl_coef` and `kl_form`; what is missing has its default, what nobody reads is ignored."""
-        correction = config.get("off_policy_correction", "none")
+        correction, loss = config.get("off_policy_correction", "none"), bind(losses[loss_fn], config)
         return cls(
-            loss=bind(losses[loss_fn], config),
+            loss=loss,
             carries_ratio=loss_fn not in WITHOUT_RATIO,
+            ratio_cap=knobs_of(loss)[CAPS[loss_fn]] if loss_fn in CAPS else math.inf,
             correction=bind(ROOMS["off_policy_correction"][correction], config),
             corrects=correction != "none",
             is_three_policy=config.get("policy_ratio") == "three_policy",
@@ -76,7 +81,8 @@ class Objective:
             log_weights_M = proximal_M - sampled_M
             weights_M = self.correction(log_weights_M, tokens.trajectory_M)
             if not self.is_three_policy and self.carries_ratio:
-                factors_M = weights_M * (-log_weights_M).clamp(max=LARGEST_LOG).exp()
+                carried_M = log_weights_M.clamp(min=-LARGEST_LOG).exp().clamp(max=self.ratio_cap)
+                factors_M = weights_M.clamp(max=self.ratio_cap) / carried_M
             else:
                 factors_M = weights_M
             loss_M = loss_M * factors_M

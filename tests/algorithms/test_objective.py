@@ -48,6 +48,33 @@ def test_with_three_policies_the_ratio_starts_at_1_and_the_weight_is_a_factor():
     assert gradient == pytest.approx(loss, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("loss_fn", "config", "expected"),
+    [
+        # min(rho, 2), also beyond the loss's own cap of 5, where rho as a factor of the loss has become 5.
+        ("cispo", {"off_policy_correction": "token_tis"}, [0.5, 1.0, 2.0, 2.0, 2.0]),
+        # The lower of both bounds: the correction's 8, the loss's 5.
+        ("cispo", {"off_policy_correction": "token_tis", "correction_high": 8.0}, [0.5, 1.0, 3.0, 5.0, 5.0]),
+        ("cispo", {"off_policy_correction": "token_tis", "clip_high_threshold": 1.5}, [0.5, 1.0, 1.5, 1.5, 1.5]),
+        # A mask keeps what the loss gives, or leaves the token out.
+        ("cispo", {"off_policy_correction": "icepop", "correction_low": 0.4, "correction_high": 10.0}, [0.5, 1.0, 3.0, 5.0, 0.0]),
+        ("dppo_tv", {"off_policy_correction": "token_tis"}, [0.5, 1.0, 2.0, 2.0, 2.0]),
+    ],
+)  # fmt: skip
+def test_with_two_policies_a_bounded_ratio_is_replaced_up_to_its_bound(loss_fn, config, expected):
+    ratios = torch.tensor([0.5, 1.0, 3.0, 8.0, 40.0], dtype=torch.float64)
+    new = torch.full((5,), -6.0, dtype=torch.float64, requires_grad=True)
+    sampled = new.detach() - ratios.log()
+    tokens = Tokens(
+        logprobs_M=new, old_M=sampled, advantages_M=torch.ones(5, dtype=torch.float64),
+        trajectory_M=torch.zeros(5, dtype=torch.long),
+    )  # fmt: skip
+    loss, _ = Objective.from_config(loss_fn, config)(tokens, sampled_M=sampled)
+    loss.sum().backward()
+    assert new.grad is not None
+    assert (-new.grad).tolist() == pytest.approx(expected)
+
+
 def test_a_loss_without_ratio_gets_the_whole_weight():
     loss, gradient, _ = evaluate("gpg", {"off_policy_correction": "token_tis"})
     weights = [1.221403, 0.818731, 2.0, 1.051271]
