@@ -18,6 +18,8 @@ from sparring.errors import UsageError
 from sparring.sandbox import Limits, Sandbox, open_sandbox
 from tests.sandbox.attacks import ATTACKS, LIMITS, come_through, succeed_outside
 from tests.sandbox.probes import PROGRAMS, Probe, inside_programs, outcomes, outside, scene
+from tests.sandbox.voids import LIMITS as VOID_LIMITS
+from tests.sandbox.voids import VOIDS, comes_through
 
 KINDS = {
     "X1": "read files, folders, names and secrets of the machine",
@@ -52,6 +54,7 @@ def main() -> int:
         controls = {name for name, said in outside(host, PROGRAMS).items() if said == "through"}
         through = {name: asyncio.run(programs_through(place, host)) for name, place in sandboxes.items()}
     controls |= set(succeed_outside(ATTACKS))
+    voids = {name: asyncio.run(voids_through(name)) for name in sandboxes}
     seconds = {"controls": time.perf_counter() - began}
     for name, place in sandboxes.items():
         began = time.perf_counter()
@@ -66,12 +69,17 @@ def main() -> int:
         "lines without a positive control here": float(len(PROGRAMS) + len(ATTACKS) - len(lines)),
         **{f"come through {name}": float(len(names)) for name, names in through.items()},
         f"canaries seen in {arguments.episodes} episodes": float(seen),
+        **{
+            f"of {len(VOIDS)} programs that break their box, no failure in {name}": float(n)
+            for name, n in voids.items()
+        },
         **{f"seconds, {name}": value for name, value in seconds.items()},
     }
     targets = {
         "probe lines that come through without a sandbox": {"at_least": 120.0},
         **{f"come through {name}": {"at_most": 0.0} for name in through},
         f"canaries seen in {arguments.episodes} episodes": {"at_most": 0.0},
+        **{f"of {len(VOIDS)} programs that break their box, no failure in {name}": {"at_most": 0.0} for name in voids},
     }
     return report("sandbox probes", rows, figures=figures, targets=targets, path=arguments.json)
 
@@ -95,6 +103,18 @@ async def programs_through(sandbox: Sandbox, host: dict[str, Any]) -> set[str]:
         return said[probe.name] == "through" and sandbox.backend.name not in probe.allowed_in
 
     return {probe.name for probe in PROGRAMS if is_breach(probe)}
+
+
+async def voids_through(backend: Any) -> int:
+    """How many programs that break their box score otherwise than honest ones."""
+    place = open_sandbox(backend=backend, limits=VOID_LIMITS)
+    slots = asyncio.Semaphore(3)
+
+    async def through(code: str) -> bool:
+        async with slots:
+            return await comes_through(place, code)
+
+    return sum(await asyncio.gather(*map(through, VOIDS.values())))
 
 
 async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:

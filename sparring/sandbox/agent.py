@@ -27,6 +27,9 @@ CHUNK = 1 << 16
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
 PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+NUM_CAPABILITIES = 64
+"""More than any kernel has."""
 POLL_SECONDS = 0.02
 """How often the number of files is looked at."""
 
@@ -35,20 +38,27 @@ class Ended(Exception):
     """A limit that was reached."""
 
 
-def hide():
-    """Keep programs, which run under the same user, from reading this process or the channel to the outside."""
+def hide(has_capabilities):
+    """Keep programs, which may run under the same user, from reading this process or the channel to the outside, and from
+    ever getting its capabilities."""
     try:
         import _ctypes
 
         # What `ctypes` is made of, without the milliseconds that the rest of it takes.
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
-        failed = _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
+        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
+
+        def prctl(*arguments):
+            return _ctypes.call_function(address, (*arguments, 0, 0, 0))
     except (ImportError, AttributeError):
         import ctypes
 
-        failed = ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if failed:
+        def prctl(*arguments):
+            return ctypes.CDLL(None).prctl(*arguments, 0, 0, 0)
+
+    if prctl(PR_SET_DUMPABLE, 0):
         sys.exit("the first process cannot hide itself")
+    for number in range(NUM_CAPABILITIES if has_capabilities else 0):
+        prctl(PR_CAPBSET_DROP, number)
 
 
 def receive(size):
@@ -92,7 +102,11 @@ class Box:
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.user = settings["user"]
         os.makedirs(self.scratch + "/.tmp", exist_ok=True)
+        if self.user is not None:
+            os.chown(self.scratch, self.user, self.user)
+            os.chown(self.scratch + "/.tmp", self.user, self.user)
 
     def serve(self):
         send(b".")
@@ -119,6 +133,7 @@ class Box:
                     file = os.open(last, NEW, 0o644, dir_fd=folder)
                 try:
                     with open(file, "wb") as stream:
+                        self.hand_over(file)
                         stream.write(content)
                 except OSError:
                     os.unlink(last, dir_fd=folder)
@@ -129,6 +144,11 @@ class Box:
             send(b"N", self.reason(error))
         else:
             send(b".")
+
+    def hand_over(self, file):
+        """Make a file the programs' own."""
+        if self.user is not None:
+            os.fchown(file, self.user, self.user)
 
     def run(self, request):
         began = time.monotonic()
@@ -152,6 +172,7 @@ class Box:
         except Ended as limit:
             ended = limit.args[0]
         self.kill_all(program)
+        os.chmod(self.scratch, 0o700)
         program.close_input()
         try:
             program.drain()
@@ -183,6 +204,9 @@ class Box:
                     file.write("1000")
             except OSError:
                 pass
+            if self.user is not None:
+                os.setresgid(self.user, self.user, self.user)
+                os.setresuid(self.user, self.user, self.user)
             os.chdir(self.scratch)
             os.umask(0o022)
             os.execvpe(request["argv"][0], request["argv"], self.settings["environment"])
@@ -341,9 +365,14 @@ class Box:
                     if not make:
                         raise
                     os.mkdir(part, dir_fd=folder)
+                    is_new = True
+                else:
+                    is_new = False
                 inner = os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = inner
+                if is_new:
+                    self.hand_over(folder)
         except OSError:
             os.close(folder)
             raise
@@ -425,5 +454,6 @@ class Program:
 
 
 if __name__ == "__main__":
-    hide()
-    Box(marshal.loads(bytes.fromhex(sys.argv[-1]))).serve()
+    known = marshal.loads(bytes.fromhex(sys.argv[-1]))
+    hide(has_capabilities=known["user"] is not None)
+    Box(known).serve()

@@ -31,8 +31,14 @@ BackendName: TypeAlias = Literal["bubblewrap", "gvisor", "docker", "unsafe-local
 SCRATCH = "/work"
 INSIDE_USER = 1000
 """Who a program is inside, whoever that is outside."""
+FIRST_USER = 0
+"""Who the first process is inside where a box has two users, so that no program may touch it."""
+CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP"
+)  # fmt: skip
+"""What the first process then needs to start, end and read what belongs to the other user; over nothing outside the box."""
 USER_IDS = (60578, 61183)
-"""Host users of sandboxes when started by root; a span that systemd leaves unassigned (systemd.io/UIDS-GIDS)."""
+"""Host users of sandboxes when started by root, two for each; a span that systemd leaves unassigned (systemd.io/UIDS-GIDS)."""
 DOCKER_USER = USER_IDS[0]
 """Docker has no user namespace of its own as a rule: this is a user of the machine, and nobody's."""
 DOCKER_IMAGE = "python:3.11-slim"
@@ -72,8 +78,9 @@ class Launch:
     inherited: Sequence[bytes] = ()
     """Contents that the program finds open as descriptors 3, 4, ..."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    drops_user: bool = False
-    """Whether root becomes a user of the sandbox's own before the program is started."""
+    users: tuple[int, ...] = ()
+    """Users inside that become host users of the sandbox's own, in a user namespace that is made before the program is
+    started as the first of them; empty leaves user and namespace to the back end."""
     cleanup: Sequence[Sequence[str]] = ()
     """Commands for what may be left once the program is dead."""
     folder: Path | None = None
@@ -121,10 +128,13 @@ def find_python(wanted: str | None) -> Python:
     )
 
 
-def _agent_command(backend: Backend, limits: Limits, python: str, scratch: str = SCRATCH) -> list[str]:
-    """How a box's first process is started: its program, and what it has to know, are arguments."""
+def _agent_command(
+    backend: Backend, limits: Limits, python: str, scratch: str = SCRATCH, *, user: int | None = None
+) -> list[str]:
+    """How a box's first process is started: its program, and what it has to know, are arguments. `user` is whom programs run
+    as, None where that is the first process's own."""
     settings = {
-        "scratch": scratch,
+        "scratch": scratch, "user": user,
         "files": limits.files if backend.name != "unsafe-local" else None,
         "processes": limits.processes if backend.counts_processes else None,
         "environment": {
@@ -143,23 +153,52 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
     program, limits = _program("bwrap"), setup.limits
     binds: list[str] = []
     for folder in _system_folders(setup):
+        # Bubblewrap would make the folders above for their owner only.
+        binds += [
+            part for above in reversed(Path(folder).parents[:-1]) for part in ("--perms", "0755", "--dir", str(above))
+        ]
         binds += ["--ro-bind", folder, folder]
     for name, target in _links().items():
         binds += ["--symlink", target, f"/{name}"]
+    if os.geteuid() == 0:
+        users = (FIRST_USER, INSIDE_USER)
+        own = [
+            "--unshare-ipc",
+            "--unshare-pid",
+            "--unshare-net",
+            "--unshare-uts",
+            "--unshare-cgroup-try",
+            "--cap-drop",
+            "ALL",
+        ]
+        own += [part for name in CAPABILITIES for part in ("--cap-add", name)]
+    else:
+        # Only root may put two users into a user namespace: here programs are the first process's user, and the filter of
+        # system calls and the kernel's care for first processes keep them from it.
+        users = ()
+        own = [
+            "--unshare-all",
+            "--unshare-user",
+            "--uid",
+            str(INSIDE_USER),
+            "--gid",
+            str(INSIDE_USER),
+            "--cap-drop",
+            "ALL",
+        ]
+        own += ["--disable-userns"] if _knows_disable_userns(program) else []
     argv = [
-        program, "--unshare-all", "--unshare-user", "--uid", str(INSIDE_USER), "--gid", str(INSIDE_USER),
-        "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv",
-        "--cap-drop", "ALL", *(["--disable-userns"] if _knows_disable_userns(program) else []),
+        program, *own, "--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv",
         "--seccomp", "3", *binds, "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev",
-        "--size", str(limits.shared_memory_mib * MIB), "--tmpfs", "/dev/shm",
+        "--perms", "1777", "--size", str(limits.shared_memory_mib * MIB), "--tmpfs", "/dev/shm",
         "--perms", "0700", "--size", str(limits.disk_mib * MIB), "--tmpfs", SCRATCH, "--symlink", f"{SCRATCH}/.tmp", "/tmp",
-        "--ro-bind-data", "4", "/etc/passwd", "--ro-bind-data", "5", "/etc/group",
+        "--perms", "0644", "--ro-bind-data", "4", "/etc/passwd", "--perms", "0644", "--ro-bind-data", "5", "/etc/group",
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
         # What bubblewrap itself mounted is a memory file system of no size: nothing may be written there.
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH,
-        "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path),
+        "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path, user=INSIDE_USER if users else None),
     ]  # fmt: skip
-    return Launch(argv=argv, inherited=(_filter(), PASSWD, GROUP), drops_user=os.geteuid() == 0)
+    return Launch(argv=argv, inherited=(_filter(), PASSWD, GROUP), users=users)
 
 
 def _gvisor(id: str, setup: Setup) -> Launch:
@@ -196,10 +235,13 @@ def _gvisor(id: str, setup: Setup) -> Launch:
     config: dict[str, Json] = {
         "ociVersion": "1.0.2",
         "process": {
-            "user": {"uid": INSIDE_USER, "gid": INSIDE_USER, "additionalGids": []},
-            "args": _agent_command(GVISOR, limits, setup.python.path),
+            "user": {"uid": FIRST_USER, "gid": FIRST_USER, "additionalGids": []},
+            "args": _agent_command(GVISOR, limits, setup.python.path, user=INSIDE_USER),
             "env": ["PATH=/usr/bin:/bin"], "cwd": SCRATCH, "noNewPrivileges": True,
-            "capabilities": {name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")},
+            "capabilities": {
+                name: list(CAPABILITIES) if name in ("bounding", "effective", "permitted") else []
+                for name in ("bounding", "effective", "inheritable", "permitted", "ambient")
+            },
         },
         "root": {"path": str(root), "readonly": True}, "hostname": "sandbox", "mounts": mounts,
         "linux": {"namespaces": [{"type": space} for space in spaces], "seccomp": oci_profile()},

@@ -80,7 +80,7 @@ class Spawner:
             request = {
                 "op": "open", "argv": list(launch.argv), "environment": dict(launch.environment),
                 "inherited": [base64.b64encode(content).decode() for content in launch.inherited],
-                "user": USER_IDS if launch.drops_user else None,
+                "users": launch.users, "user_ids": USER_IDS,
                 "group_folders": [str(folder) for folder in group.folders], "limits": {"RLIMIT_CORE": 0},
             }  # fmt: skip
             answer = self._ask(request, [theirs.fileno(), theirs.fileno(), errors_end])

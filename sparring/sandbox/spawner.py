@@ -3,10 +3,11 @@
 Run by path with an empty environment, so that no sandbox inherits one. It serves one socket of one owner; when the owner
 goes, however it went, every sandbox is killed and its control groups are removed. Standard library only.
 
-A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "user", "group_folders", "environment", "limits"} with
-three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}. `inherited` are contents that
-the program finds open as descriptors 3, 4, ...; `user` is null, or [first, last] of the user ids to take an unused one
-from. The answer is JSON too; {"error": text} says what failed.
+A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders", "environment",
+"limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}. `inherited` are
+contents that the program finds open as descriptors 3, 4, ...; `users` are the users of a user namespace of its own, whose ids
+outside are unused ones from [first, last] of `user_ids`: the program is started as the first of them, and where there are none,
+as this user. The answer is JSON too; {"error": text} says what failed.
 """
 
 import array
@@ -25,6 +26,9 @@ import sys
 import time
 
 PR_SET_NO_NEW_PRIVS = 38
+CLONE_NEWUSER = 0x10000000
+UNMAPPED, MAPPED = b"\0", b"."
+"""What a child reports in a user namespace without users, and what it hears when they are there."""
 KILL_SECONDS = 5.0
 """How long the processes of a killed sandbox may take to be gone."""
 MESSAGE = 1 << 20
@@ -72,38 +76,58 @@ class Spawner:
         return self.close(request["id"], request["cleanup"], request["grace"])
 
     def open(self, request, descriptors):
-        user, lock = self.unused_user(request["user"])
+        users = request["users"]
+        outside, lock = self.unused_users(len(users), request["user_ids"])
         failure, report = os.pipe()
+        proceed, is_mapped = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(failure)
-            self.become(request, descriptors, user, report)
+            os.close(is_mapped)
+            self.become(request, descriptors, proceed, report)
         os.close(report)
+        os.close(proceed)
         with open(failure, "rb") as pipe:
-            problem = pipe.read().decode()
+            problem = pipe.read(1)
+            if problem == UNMAPPED:
+                problem = self.map_users(pid, zip(users, outside, strict=True)).encode()
+                os.write(is_mapped, b"" if problem else MAPPED)
+            os.close(is_mapped)
+            problem += pipe.read()
         if problem:
             os.waitpid(pid, 0)
             if lock is not None:
                 os.close(lock)
-            return {"error": problem}
+            return {"error": problem.decode()}
         self.boxes[pid] = (lock, request["group_folders"])
         return {"id": pid}
 
-    def unused_user(self, span):
-        """A user id that no other sandbox of this machine runs under, and the lock that keeps it."""
-        if span is None:
-            return None, None
+    def map_users(self, pid, pairs):
+        """Give the users inside a process's user namespace their ids outside; why that failed."""
+        lines = "".join(f"{inside} {outside} 1\n" for inside, outside in pairs)
+        try:
+            for kind in ("uid_map", "gid_map"):
+                with open(f"/proc/{pid}/{kind}", "w") as file:
+                    file.write(lines)
+        except OSError as error:
+            return f"cannot map users: {error}; "
+        return ""
+
+    def unused_users(self, number, span):
+        """Ids that no other sandbox of this machine runs under, and the lock that keeps them."""
+        if not number:
+            return (), None
         os.makedirs(self.lock_folder, mode=0o700, exist_ok=True)
-        for user in range(span[0], span[1] + 1):
+        for user in range(span[0], span[1] + 2 - number, number):
             lock = os.open(f"{self.lock_folder}/{user}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return user, lock
+                return range(user, user + number), lock
             except BlockingIOError:
                 os.close(lock)
         raise RuntimeError(f"all user ids from {span[0]} to {span[1]} are in use by other sandboxes")
 
-    def become(self, request, descriptors, user, report):
+    def become(self, request, descriptors, proceed, report):
         """The child: join the control groups, give up every right, and turn into the sandbox."""
         step = "start"
         try:
@@ -119,11 +143,13 @@ class Spawner:
                 os.lseek(file, 0, os.SEEK_SET)
                 inherited.append(file)
             # First out of the way of the numbers they shall have, then to these; what is not named is closed at exec.
-            high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 64) for file in (*descriptors, *inherited, report)]
-            for number, file in enumerate(high[:-1]):
+            high = [
+                fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 64) for file in (*descriptors, *inherited, proceed, report)
+            ]
+            for number, file in enumerate(high[:-2]):
                 os.dup2(file, number)
-            os.closerange(len(high) - 1, min(high))
-            report = high[-1]
+            os.closerange(len(high) - 2, min(high))
+            proceed, report = high[-2:]
             step = "set limits"
             for name, value in request["limits"].items():
                 resource.setrlimit(getattr(resource, name), (value, value))
@@ -131,14 +157,23 @@ class Spawner:
             os.setsid()
             os.umask(0o077)
             os.chdir("/")
-            if user is not None:
-                step = f"become user {user}"
+            if request["users"]:
+                step = "leave all groups"
                 os.setgroups([])
+                step = "make a user namespace"
+                self.check(self.libc.unshare(CLONE_NEWUSER))
+                os.write(report, UNMAPPED)
+                if os.read(proceed, 1) != MAPPED:
+                    os._exit(1)
+                step = "become another user"
+                user = request["users"][0]
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
+                # Also the filter of system calls refuses them; not every machine lets this be written.
+                with contextlib.suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
+                    file.write("0")
             step = "give up new privileges"
-            if self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            self.check(self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
             step = "execute {}".format(request["argv"][0])
             for number in range(1, signal.NSIG):
                 # Numbers that the C library keeps for itself, and those that cannot be handled.
@@ -148,6 +183,11 @@ class Spawner:
         except BaseException as error:  # noqa: BLE001 (a forked child must never return into the loop of its parent)
             os.write(report, (f"cannot {step}: {error}").encode())
         os._exit(1)
+
+    @staticmethod
+    def check(failed):
+        if failed:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def close(self, id, cleanup, grace=0.0):
         """Kill a sandbox and wait until nothing of it is left. `status` is how it exited by itself within `grace` seconds;

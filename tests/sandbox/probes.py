@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparring.sandbox.seccomp import CLONE3, DENIED
+from sparring.sandbox.seccomp import CLONE3, DENIED, OF_ONE_OR_MANY
 
 CANARY = "SPARRING_CANARY_7193"
 EXTRA = 200
@@ -279,6 +279,12 @@ PROCESSES = [
         ("change its priority", "os.setpriority(os.PRIO_PROCESS, host['pid'], 5)\ngot = True"),
         ("change its scheduling", "os.sched_setaffinity(host['pid'], os.sched_getaffinity(host['pid']))\ngot = True"),
         ("read its limits", "import resource\nresource.prlimit(host['pid'], resource.RLIMIT_CPU)\ngot = True"),
+        ("limit the process that started this one", "import resource\npid = os.getppid()\nresource.prlimit(pid, resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))\ngot = True"),
+        ("change its parent's priority", "os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))\ngot = True"),
+        ("change its group's priority", "os.setpriority(os.PRIO_PGRP, 0, os.getpriority(os.PRIO_PGRP, 0))\ngot = True"),
+        ("change its parent's scheduler", "os.sched_setscheduler(os.getppid(), os.SCHED_BATCH, os.sched_param(0))\ngot = True"),
+        ("change its parent's processors", "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(os.getppid()))\ngot = True"),
+        ("change its parent's disk priority", f"got = syscall({getattr(OF_ONE_OR_MANY['ioprio_set'][0], platform.machine())}, 1, os.getppid(), 2 << 13 | 4)"),
         ("find a terminal", "got = host['is_outside'] or openable('/dev/tty', os.O_RDWR)"),
     ),
     *_probes(

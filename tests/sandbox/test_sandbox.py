@@ -15,7 +15,7 @@ import pytest
 
 from sparring.errors import InfrastructureError, UsageError
 from sparring.sandbox import Box, Collected, Execution, Limits, Sandbox, open_sandbox
-from sparring.sandbox.backends import BUBBLEWRAP, Setup
+from sparring.sandbox.backends import BUBBLEWRAP, GVISOR, Setup
 from sparring.sandbox.cgroups import make_group
 from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
 from sparring.sandbox.leftovers import remove_leftovers
@@ -367,6 +367,28 @@ def test_a_box_that_a_program_spoiled_is_replaced_by_the_next_write(sandbox: San
             return (await python(box, "import os; print(sorted(os.listdir()), open('a.txt').read())")).stdout, refused
 
     assert asyncio.run(played()) == ("['.tmp', 'a.txt', 'first'] x\n", {"a.txt": "Is a directory"})
+
+
+def test_programs_are_another_user_than_the_first_process(sandbox: Sandbox) -> None:
+    if sandbox.backend not in (BUBBLEWRAP, GVISOR) or (sandbox.backend is BUBBLEWRAP and os.geteuid() != 0):
+        pytest.skip("only root can put two users into a box of bubblewrap")
+    code = """
+import os
+def refusal(action, *arguments):
+    try: action(*arguments)
+    except OSError as error: return error.errno
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+first = dict(line.split(":", 1) for line in open("/proc/1/status"))
+print(os.getuid(), os.getgroups(), first["Uid"].split(), refusal(os.kill, 1, 0), refusal(os.setuid, 0))
+print({int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")}, os.stat(".").st_uid, os.stat("a/b").st_uid)
+"""
+
+    async def played() -> str:
+        async with sandbox.session({"a/b": "1"}) as box:
+            return (await python(box, code)).stdout
+
+    # EPERM is 1.
+    assert asyncio.run(played()) == "1000 [] ['0', '0', '0', '0'] 1 1\n{0} 1000 1000\n"
 
 
 def test_a_back_end_that_vanished_is_an_infrastructure_failure(
