@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -14,8 +15,10 @@ from sparring.config import ModelSection
 from sparring.engines.torch_engine import TorchEngine
 from sparring.evaluation.policies import checkpoint_of, find_checkpoint
 from sparring.gateway import ModelServer
-from sparring.models.policy import Policy, load_pretrained
+from sparring.models.export_files import is_export, verify
+from sparring.models.policy import Policy
 from sparring.models.precision import resolve_device, resolve_precision
+from sparring.models.pretrained import load_pretrained
 from sparring.training import checkpoints
 from sparring.types import Sampling
 
@@ -24,7 +27,7 @@ def load_served(model: str) -> tuple[Policy, str, str]:
     """A run's newest policy, that of RUN@STEP or RUN@best, or a model by name or path; the name to serve it under, and whose
     chat format it has.
 
-    Raises UsageError for the folder of a baseline.
+    Raises UsageError for the folder of a baseline, ServiceError for a damaged export.
     """
     named = find_checkpoint(model)
     if named is not None:
@@ -33,6 +36,8 @@ def load_served(model: str) -> tuple[Policy, str, str]:
         policy = load_policy(config, folder.code)
         policy.restore(checkpoints.load_weights(checkpoint_of(folder, step), policy).tensors)
         return policy, folder.path.name, config.model.name
+    folder = Path(model).expanduser()
+    format_of = verify(folder)["base"]["name"] if is_export(folder) else model
     base, tokenizer = load_pretrained(model)
     device = resolve_device("auto")
     defaults = ModelSection()
@@ -40,7 +45,7 @@ def load_served(model: str) -> tuple[Policy, str, str]:
         base, tokenizer, precision=resolve_precision("auto", device), device=device,
         max_positions=defaults.max_sequence_length,
     )  # fmt: skip
-    return policy, model, model
+    return policy, model, format_of
 
 
 def serve(

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 def load_policy(config: Config, recipe_dir: Path) -> Policy:
     """The model with what of it is trained. Raises ServiceError when it cannot be loaded."""
-    from sparring.models.policy import Policy, load_pretrained
+    from sparring.models.policy import Policy
     from sparring.models.precision import resolve_device, resolve_precision
+    from sparring.models.pretrained import load_pretrained
 
     section = config.model
     if ":" in section.name:

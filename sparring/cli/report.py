@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -87,9 +88,12 @@ def export(
     # Before torch is imported, so that a mistake is told at once.
     named_checkpoint(run)[0].trained_config()
     from sparring.export import export as export_run
+    from sparring.models.export_files import MANIFEST
 
     written = export_run(run, destination, merge=merge)
+    manifest = json.loads((written / MANIFEST).read_text("utf-8"))
+    shown = {key: manifest[key] for key in ("kind", "run", "step", "fingerprint")}
     if as_json:
-        print_json({"path": str(written), "kind": "model" if merge else "adapter"})
+        print_json({"path": str(written), **shown})
     else:
-        say(f"wrote {'the merged model' if merge else 'the adapter'} to {written}")
+        say(f"wrote the {shown['kind']} of step {shown['step']}, policy {shown['fingerprint']}, to {written}")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+import typer
+
+from sparring.cli.command import Json, app, print_json, reported, run_path, say
 from sparring.errors import DataError
 from sparring.ledger.verification import read_published, verify_file
+from sparring.models.export_files import is_export
+from sparring.models.export_files import verify as verify_export
 from sparring.tracking import RunFolder
 
 MOST_SHOWN = 20
@@ -17,9 +21,15 @@ MOST_SHOWN = 20
 
 @app.command()
 @reported
-def verify(run: Run, as_json: Json = False) -> None:
-    """Check that every rollout and turn of a run is accounted for, and that its newest checkpoint is whole; also while the run
-    goes on."""
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a folder that `sparring export` wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Check that every rollout and turn of a run is accounted for, and that its checkpoints are whole, also while the run goes
+    on; or that an export is."""
+    if is_export(run):
+        _verify_export(run, as_json=as_json)
+        return
     folder = RunFolder(run_path(run))
     path = folder.path / "ledger.sqlite"
     if not path.is_file():
@@ -42,6 +52,17 @@ def verify(run: Run, as_json: Json = False) -> None:
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
+
+
+def _verify_export(folder: Path, *, as_json: bool) -> None:
+    manifest = verify_export(folder)
+    if as_json:
+        print_json({"export": str(folder), **manifest})
+    else:
+        say(
+            f"{folder}: every file of the {manifest['kind']} is as exported, from {manifest['run']}, step {manifest['step']}, "
+            f"policy {manifest['fingerprint']}"
+        )
 
 
 def _missing(checkpoints: Path, published: Mapping[int, str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from sparring.config import endpoint_problems
 from sparring.errors import DataError, UsageError
 from sparring.tracking import RunFolder
-from sparring.training.checkpoint_files import best, name_of, newest, verify
+from sparring.training.checkpoint_files import best, name_of, newest, numbered, verify
 
 SPELLINGS = (
     "base, warm_start, tuned (the newest checkpoint), @STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of "
@@ -96,8 +97,10 @@ def run_and_step(text: str) -> tuple[str, str | None]:
 
 
 def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
-    """The checkpoint of a step, BEST, or None for the newest. Raises DataError where it is not there or is damaged."""
+    """The checkpoint of a step, BEST, or None for the newest. Raises DataError where it is not there or is damaged: another
+    one than was named is never taken in its place."""
     if step is None:
+        _refuse_damaged(folder, numbered(folder.checkpoints))
         return newest(folder.checkpoints)
     if step == BEST:
         found = best(folder.checkpoints, folder.validation_scores())
@@ -115,6 +118,24 @@ def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
             )
     verify(found)
     return found
+
+
+def _refuse_damaged(folder: RunFolder, steps: Sequence[Path]) -> None:
+    """`steps` are the numbered checkpoints, newest first."""
+    whole: list[str] = []
+    problem: DataError | None = None
+    for index, path in enumerate(steps):
+        try:
+            verify(path)
+        except DataError as error:
+            problem = error if index == 0 else problem
+        else:
+            whole.append(f"{folder.path}@{int(path.name)}")
+        if problem is None:
+            return
+    if problem is not None:
+        older = f"To take an older one, name it: {', '.join(whole)}." if whole else "No older one is whole."
+        raise DataError(f"the newest checkpoint of {folder.path} is damaged: {problem} {older}")
 
 
 def named_checkpoint(run: str | Path) -> tuple[RunFolder, str | None]:

@@ -23,12 +23,19 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
     _save(module, policy, directory, save_embedding_layers=False)
 
 
+def save_base(policy: Policy, directory: Path) -> None:
+    """The model that an adapter is of, as it was before any training, and the tokenizer. The policy is not changed."""
+    module = policy.module
+    assert isinstance(module, PeftModel)
+    _save(copy.deepcopy(module).unload(), policy, directory)
+
+
 def save_merged(policy: Policy, directory: Path) -> None:
     """A model as `AutoModelForCausalLM.from_pretrained` reads it, and the tokenizer. The policy is not changed."""
     module = policy.module
     if isinstance(module, PeftModel):
         module = copy.deepcopy(module)
-        _untie_adapted_head(module.get_base_model())
+        untie_adapted_head(module.get_base_model())
         module = module.merge_and_unload()
     _save(module, policy, directory)
 
@@ -45,7 +52,7 @@ def _save(module: Any, policy: Policy, directory: Path, **options: Any) -> None:
     policy.tokenizer.save_pretrained(str(directory))
 
 
-def _untie_adapted_head(model: Any) -> None:
+def untie_adapted_head(model: Any) -> None:
     """An adapter of the output matrix must not be merged into the embedding that shares its weights."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if isinstance(head, BaseTunerLayer) and head.weight is embedding.weight:

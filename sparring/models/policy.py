@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,37 +18,10 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sparring.errors import ConfigError, ConfigProblem, ServiceError
-from sparring.models import smollm2
+from sparring.errors import ConfigError, ConfigProblem
 from sparring.models.llama import PARTS, Linear, LlamaWeights, fuse, is_supported
 from sparring.types import Weights
-
-
-def load_pretrained(name: str) -> tuple[Any, Any]:
-    """A causal LM in fp32 and its tokenizer, by embedded name, local folder or Hugging Face id.
-
-    Raises ServiceError when the model cannot be had, saying what was tried.
-    """
-    path = str(smollm2.ensure_converted()) if name == smollm2.NAME else name
-    if ("/" not in path or path.startswith((".", "/", "~"))) and not Path(path).expanduser().is_dir():
-        raise ServiceError(
-            f"model.name = {name!r} is neither {smollm2.NAME!r}, nor a folder on this machine, nor an 'owner/name' "
-            "of the Hugging Face hub. Check the spelling, or give the path of a folder saved with save_pretrained."
-        )
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            Path(path).expanduser() if "/" in path else path, dtype=torch.float32
-        )
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
-        raise ServiceError(
-            f"model.name = {name!r} could not be loaded: {first_line} "
-            "Give a folder that holds config.json, safetensors and tokenizer files, or check the network."
-        ) from error
-    return model, tokenizer
 
 
 class Policy:

