@@ -135,8 +135,11 @@ class Clients:
             else:
                 must_say_so = True  # the first answer comes late
             if rng.random() < 0.2:
-                # It gives up, or takes what it has seen for the whole of it.
-                return one.answer.message if meaning(one.answer.message) and rng.random() < 0.5 else None
+                # It gives up, or takes what it has seen for the whole of it, once that is over.
+                seen = one.answer.message
+                await asyncio.sleep(10 * self.unit)
+                await asyncio.wait([one.answer.task])
+                return seen if meaning(seen) and rng.random() < 0.5 else None
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.expovariate(2.0) * self.unit)
         return None
