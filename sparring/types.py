@@ -235,6 +235,8 @@ class Turn:
     """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
     began: float | None = field(default=None, compare=False)
     """Seconds from the beginning of the episode until it was asked for; None where nobody knows. Not in the ledger."""
+    client: str | None = field(default=None, compare=False)
+    """Which program asked for it through the gateway, by its User-Agent. Not in the ledger."""
 
     @property
     def oldest_version(self) -> int:

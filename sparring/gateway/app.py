@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +57,8 @@ def create_app(
     episodes at `/v1/queue`.
     """
 
+    clients: set[str] = set()
+
     def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
         async def play(request: Request, send: Send) -> Response | None:
             headers = _headers(request)
@@ -75,7 +78,9 @@ def create_app(
                     asked = replace(asked, episode=named)
                 async with doors.enter(api_key, asked) as episode:
                     digested = request.scope["path"].encode() + body
-                    delivery = episode.deliver(asked, digested, prefix=dialect.id_prefix, is_retry=is_retry)
+                    delivery = episode.deliver(
+                        asked, digested, prefix=dialect.id_prefix, is_retry=is_retry, client=_client(headers, clients)
+                    )
                     head = Head(id=delivery.id, model=asked.model, created=int(clock()))
                     async with delivery:
                         if asked.stream:
@@ -315,6 +320,20 @@ def _headers(request: Request) -> dict[str, str]:
 def _bearer(headers: Mapping[str, str]) -> str:
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     return bearer.strip() if scheme.lower() == "bearer" else ""
+
+
+_MOST_CLIENTS = 16
+"""Names of clients that a gateway tells apart."""
+
+
+def _client(headers: Mapping[str, str], known: set[str]) -> str:
+    """The program that asks, by the beginning of its User-Agent: `asyncopenai-python` of `AsyncOpenAI/Python 2.1`."""
+    product = re.match(r"([\w.-]+)(?:/([a-z]+))?", headers.get("user-agent", "").lower(), re.ASCII)
+    name = "-".join(filter(None, product.groups()))[:32] if product else "unnamed"
+    if name not in known and len(known) >= _MOST_CLIENTS:
+        return "other"
+    known.add(name)
+    return name
 
 
 async def _digest(request: Request) -> bytes:

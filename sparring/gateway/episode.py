@@ -45,7 +45,7 @@ class OpenEpisode:
         self._conversations: Conversations = {} if conversations is None else conversations
         self._numbers = itertools.count()
 
-    def deliver(self, asked: Asked, body: bytes, *, prefix: str, is_retry: bool) -> Delivery:
+    def deliver(self, asked: Asked, body: bytes, *, prefix: str, is_retry: bool, client: str) -> Delivery:
         """The answer to a request: again the one that got lost on its way, or else a new one.
 
         A request that says that it is a retry gets the last answer to the same body even if it seemed to have arrived,
@@ -71,7 +71,7 @@ class OpenEpisode:
         answer_id = f"{prefix}{self.session.id}-{next(self._numbers)}"
 
         async def sample(on_token: Callable[[int, int], None]) -> Sequence[Turn]:
-            turns = await self.report.while_open(_sampled(self.session, asked, so_far, on_token))
+            turns = await self.report.while_open(_sampled(self.session, asked, so_far, on_token, client))
             if asked.is_kept:
                 self._conversations[answer_id] = (*so_far, turns[0].message)
             return turns
@@ -107,7 +107,7 @@ def body_digest(begin: bytes) -> hashlib.blake2b:
 
 
 async def _sampled(
-    session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None]
+    session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None], client: str
 ) -> list[Turn]:
     """The turns of a request, one for each answer that it asks for."""
     instructions: list[Message] = []
@@ -122,7 +122,7 @@ async def _sampled(
             return await session.sample(
                 [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
                 answer_format=asked.answer_format, on_token=(lambda token: on_token(index, token)) if asked.stream else None,
-                **seed,
+                client=client, **seed,
             )  # fmt: skip
         except ConstraintError as refusal:
             raise asked.refused(refusal) from refusal

@@ -169,12 +169,50 @@ def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> di
     """Side requests are conversations of their own: counted, and no break of the episode's."""
     reasons = Counter(reason_of(t.branch_reason) for one in trajectories for t in one.turns if t.branch_reason)
     breaks = {reason: count for reason, count in reasons.items() if reason is not BranchReason.SIDE_REQUEST}
+    clients = Counter(
+        (turn.client, reason_of(turn.branch_reason))
+        for one in trajectories
+        for turn in one.turns
+        if turn.client is not None and turn.branch_reason and reason_of(turn.branch_reason) in breaks
+    )
     return {
         "rollout/branches": 1 + sum(breaks.values()) / len(trajectories),
         "rollout/side_requests": reasons[BranchReason.SIDE_REQUEST] / len(trajectories),
         "rollout/break_fraction": sum(breaks.values()) / max(1, num_turns),
         **{f"rollout/breaks/{reason}": count / max(1, num_turns) for reason, count in sorted(breaks.items())},
+        **{
+            f"rollout/clients/{client}/breaks/{reason}": count / max(1, num_turns)
+            for (client, reason), count in sorted(clients.items())
+        },
+        "rollout/tokens/played_again": float(sum(_num_played_again(one) for one in trajectories)),
     }
+
+
+_CHANGED = (
+    BranchReason.EDITED_HISTORY, BranchReason.DROPPED_TEXT, BranchReason.SYSTEM_CHANGED, BranchReason.TOOLS_CHANGED,
+    BranchReason.SPLICE_REFUSED,
+)  # fmt: skip
+"""Reasons for which a conversation is rendered anew that was played already."""
+
+
+def _num_played_again(trajectory: Trajectory) -> int:
+    """Tokens that were played, and are rendered a second time since a history did not go on from them."""
+    again = 0
+    for place, turn in enumerate(trajectory.turns):
+        if turn.branch_reason is not None and reason_of(turn.branch_reason) in _CHANGED:
+            before = (one.prompt_ids + one.token_ids for one in trajectory.turns[:place])
+            shared, length = max(((_num_equal(turn.prompt_ids, ids), len(ids)) for ids in before), default=(0, 0))
+            again += min(length, len(turn.prompt_ids)) - shared
+    return again
+
+
+def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many ids two sequences have in common from the start."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
+    return low
 
 
 def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from sparring.chat.messages import call_name_and_arguments, canonical_json, content_text, json_text
 from sparring.types import Json, Message
@@ -23,6 +23,63 @@ def canonical_message(message: Message) -> CanonicalMessage:
 
 def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
     return tuple(canonical_message(message) for message in messages)
+
+
+class Conversation(Protocol):
+    """What was played, as requests are compared to it."""
+
+    @property
+    def history(self) -> CanonicalHistory:
+        """The request and its answer."""
+        ...
+
+    @property
+    def tools(self) -> str: ...
+
+
+Played = TypeVar("Played", bound=Conversation)
+
+
+def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) -> list[Played]:
+    """The longest conversation that a request goes on from: several when equal answers were given to it, none when it
+    goes on from nothing.
+
+    Of conversations of one length an equal one wins. Else one counts whose answers are the same but for what clients
+    change (`_is_same_answer`), unless different ones would.
+    """
+    for length in sorted({len(one.history) for one in played}, reverse=True):
+        begin = wanted[:length]
+        same = [one for one in played if len(one.history) == length and one.tools == tools and one.history == begin]
+        if same:
+            return same
+        alike = [
+            one
+            for one in played
+            if len(one.history) == length == len(begin)
+            and one.tools == tools
+            and all(map(_is_same_answer, one.history, begin))
+        ]
+        if alike and all(one.history == alike[0].history for one in alike):
+            return alike
+    return []
+
+
+def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
+    """Whether two messages are equal, or answers with the same calls whose texts are the same apart from line ends, space
+    around them and reasoning before them."""
+    if mine == theirs:
+        return True
+    is_answer = mine[0] == theirs[0] == "assistant" and mine[2] == theirs[2]
+    return is_answer and _answer_text(mine[1]) == _answer_text(theirs[1])
+
+
+def _answer_text(text: str) -> str:
+    """Without reasoning before it and space around it, with plain line ends."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
+    if text.startswith("<think"):
+        _, closing, answer = text.partition("</think>")
+        return answer.strip() if closing else text
+    return text
 
 
 def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:

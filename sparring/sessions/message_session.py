@@ -18,6 +18,7 @@ from sparring.sessions.matching import (
     CanonicalHistory,
     canonical_history,
     canonical_message,
+    continued,
     message_digests,
     request_digest,
 )
@@ -208,6 +209,7 @@ class MessageSession:
         stop_texts: Sequence[str] = (),
         answer_format: AnswerFormat | None = None,
         on_token: TokenCallback | None = None,
+        client: str | None = None,
         seed: int | None = None,
     ) -> Turn:
         self._check_open()
@@ -258,7 +260,8 @@ class MessageSession:
         if parent is None and reason is None:
             # Another first request may have been answered meanwhile.
             reason = self._branch_reason(wanted, tools_wanted)
-        turn = self._turn(parent, reason, request, answer, began=began, seconds=self._clock() - began)
+        seconds = self._clock() - began
+        turn = self._turn(parent, reason, request, answer, began=began, seconds=seconds, client=client)
         history = (*wanted, canonical_message(turn.message))
         # No suspension from here on: session and ledger both have the turn, or neither.
         self._receipts.add(turn, request_digest=request_digest(message_digests(messages), tools_wanted))
@@ -271,7 +274,7 @@ class MessageSession:
 
     def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
         """Whether a request, both canonical, goes on from a turn of this session, or is one of its requests again."""
-        if self._continued(wanted, tools):
+        if continued(wanted, tools, self._played):
             return True
         return any(wanted == played.request and tools == played.tools for played in self._played)
 
@@ -292,27 +295,20 @@ class MessageSession:
         self, wanted: CanonicalHistory, tools_wanted: str, named: Set[str | None]
     ) -> tuple[int | None, str | None]:
         """The turn that a request continues, or why it continues none. Of several the longest; of equal answers the one
-        whose tool calls it names, then one that nothing continues yet, then the latest."""
+        whose tool calls it names, then one that arrived, then one that nothing continues yet, then the latest."""
         has_child = {played.turn.parent for played in self._played}
 
-        def fits(played: _Played) -> tuple[int, bool, bool, int]:
+        def fits(played: _Played) -> tuple[bool, bool, bool, int]:
             turn = played.turn
             is_named = {call["id"] for call in turn.message.get("tool_calls", ())} <= named
-            return len(played.history), is_named, turn.id not in has_child, turn.id
+            return is_named, self._receipts.is_received(turn.id), turn.id not in has_child, turn.id
 
-        if continued := self._continued(wanted, tools_wanted):
-            return max(continued, key=fits).turn.id, None
+        if alike := continued(wanted, tools_wanted, self._played):
+            return max(alike, key=fits).turn.id, None
         return None, self._branch_reason(wanted, tools_wanted)
 
     def _branch_reason(self, wanted: CanonicalHistory, tools: str) -> str | None:
         return branch_reason(wanted, tools, [(one.request, one.history, one.tools) for one in self._played])
-
-    def _continued(self, wanted: CanonicalHistory, tools: str) -> list[_Played]:
-        return [
-            played
-            for played in self._played
-            if played.tools == tools and wanted[: len(played.history)] == played.history
-        ]
 
     def _turn(
         self,
@@ -323,6 +319,7 @@ class MessageSession:
         *,
         began: float,
         seconds: float,
+        client: str | None,
     ) -> Turn:
         turn_id, usage = next(self._turn_ids), answer.usage
         return Turn(
@@ -343,6 +340,7 @@ class MessageSession:
             usage=usage,
             policy=self._policy,
             learns=self._learns,
+            client=client,
         )
 
 

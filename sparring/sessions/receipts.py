@@ -59,6 +59,10 @@ class Receipts:
         if not self._is_closed:
             self._missing.difference_update(turn_ids)
 
+    def is_received(self, turn_id: int) -> bool:
+        """Whether its answer arrived."""
+        return turn_id not in self._missing
+
     def counted(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Of all turns of the session those that are the policy's play."""
         if not self._missing:

@@ -21,7 +21,7 @@ from sparring.errors import (
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
 from sparring.sessions.budget import TokenBudget
-from sparring.sessions.matching import CanonicalHistory, canonical_message, message_digests, request_digest
+from sparring.sessions.matching import CanonicalHistory, canonical_message, continued, message_digests, request_digest
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.receipts import Receipts, TurnLog
 from sparring.sessions.seeds import turn_seed
@@ -50,6 +50,8 @@ class TurnOptions(TypedDict, total=False):
     answer_format: AnswerFormat | None
     """The answer has it, unless it is cut."""
     on_token: TokenCallback | None
+    client: str | None
+    """Which program asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,7 @@ class Session:
         stop_texts: Sequence[str] = (),
         answer_format: AnswerFormat | None = None,
         on_token: TokenCallback | None = None,
+        client: str | None = None,
     ) -> Turn:
         self._check_open()
         sampling = sampling or self._sampling
@@ -282,7 +285,8 @@ class Session:
         if start.parent is None and start.branch_reason is None:
             # Another first request may have been answered meanwhile.
             start = replace(start, branch_reason=self._branch_reason(wanted, tools_wanted))
-        turn = self._turn(start, request, completion, tools, began=began, seconds=self._clock() - began)
+        seconds = self._clock() - began
+        turn = self._turn(start, request, completion, tools, began=began, seconds=seconds, client=client)
         # No suspension from here on: session and ledger both have the turn, or neither.
         self._receipts.add(turn, request_digest=request_digest(digests, tools_wanted))
         self._messages = (*messages, turn.message)
@@ -330,19 +334,10 @@ class Session:
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
     ) -> _Start:
         """Splice onto the longest earlier turn that the messages continue, or begin a branch and say why."""
-        alike: list[_Played] = []
-        for length in sorted({len(played.history) for played in self._played}, reverse=True):
-            begin = wanted[:length]
-            alike = [
-                one
-                for one in self._played
-                if len(one.history) == length and one.history == begin and one.tools == tools_wanted
-            ]
-            if alike:
-                break
-        else:
+        alike = continued(wanted, tools_wanted, self._played)
+        if not alike:
             return _Start(self._chat.render(messages, tools), None, self._branch_reason(wanted, tools_wanted))
-        parent = alike[-1] if len(alike) == 1 else _shown(alike, messages)
+        parent = alike[-1] if len(alike) == 1 else self._shown(alike, messages)
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids
         stopped = turn.token_ids[-1] in self._chat.stop_ids
@@ -351,6 +346,17 @@ class Session:
         except SpliceRefused as refusal:
             return _Start(self._chat.render(messages, tools), None, BranchReason.SPLICE_REFUSED.of(str(refusal)))
         return _Start(already_played + tuple(new), turn.id, None)
+
+    def _shown(self, alike: Sequence[_Played], messages: Sequence[Message]) -> _Played:
+        """Which of equal answers the client saw: one whose tool calls it names, then one that arrived, then the last."""
+        named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+
+        def fits(played: _Played) -> tuple[bool, bool, int]:
+            turn = played.turn
+            is_named = {call["id"] for call in turn.message.get("tool_calls", ())} <= named
+            return is_named, self._receipts.is_received(turn.id), turn.id
+
+        return max(alike, key=fits)
 
     def _branch_reason(self, wanted: CanonicalHistory, tools: str) -> str | None:
         return branch_reason(wanted, tools, [(one.request, one.history, one.tools) for one in self._played])
@@ -417,6 +423,7 @@ class Session:
         *,
         began: float,
         seconds: float,
+        client: str | None,
     ) -> Turn:
         turn_id = next(self._turn_ids)
         return Turn(
@@ -438,6 +445,7 @@ class Session:
             stop_text=self._stop_text(completion, request.stop_texts),
             policy=self._policy,
             learns=self._learns,
+            client=client,
         )
 
     def _stop_text(self, completion: Completion, stop_texts: Sequence[str]) -> str | None:
@@ -447,13 +455,6 @@ class Session:
         text = self._chat.decode(completion.token_ids)
         ends = {text.index(stop) + len(stop): stop for stop in stop_texts if stop in text}
         return ends[min(ends)] if ends else None
-
-
-def _shown(alike: Sequence[_Played], messages: Sequence[Message]) -> _Played:
-    """Which of equal answers the caller saw: the one whose tool calls it names, else the last."""
-    named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
-    ids = [{call["id"] for call in played.turn.message.get("tool_calls", ())} for played in alike]
-    return max(enumerate(alike), key=lambda pair: (ids[pair[0]] <= named, pair[0]))[1]
 
 
 def _with_unique_call_ids(message: Message, turn_id: int) -> Message:

@@ -68,6 +68,17 @@ def falls(step: int, task: int) -> float:
     return rises(0.2, 0.9, 15)(step, task) if step <= 20 else 0.02
 
 
+def rewritten(played_again: float) -> Callable[[int], Mapping[str, float]]:
+    """Of 1,000 tokens a step."""
+    return lambda step: {
+        "rollout/tokens/of_episodes": 1000.0, "rollout/tokens/played_again": played_again,
+        "rollout/breaks/edited_history": 0.4, "rollout/breaks/dropped_text": 0.1,
+        "rollout/clients/asyncopenai-python/breaks/edited_history": 0.3,
+        "rollout/clients/node/breaks/edited_history": 0.1,
+        "rollout/clients/node/breaks/dropped_text": 0.1,
+    }  # fmt: skip
+
+
 def leak(step: int) -> Mapping[str, float]:
     return {"system/memory_rss_bytes": 2**30 + step * 2**26}
 
@@ -156,6 +167,7 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         {"rollout.rollout_max_concurrency"}, Severity.WARNING,
     ),
     "system.memory": (run(metrics=leak), set(), Severity.WARNING),
+    "histories.changed": (run(metrics=rewritten(150.0)), set(), Severity.WARNING),
 }  # fmt: skip
 
 HEALTHY: dict[str, Observed] = {
@@ -192,6 +204,7 @@ HEALTHY: dict[str, Observed] = {
     "system.filtered": run(0.99, steps=12),
     "system.stragglers": run(change=changed(seconds=3.1), metrics=lambda step: {"timing_s/rollout": 3.5}),
     "system.starved": run(change=changed(seconds=1.0, policy_seconds=0.99), metrics=lambda step: {"timing_s/rollout": 6.0}),
+    "histories.changed": run(metrics=rewritten(50.0)),
     "system.memory": run(metrics=lambda step: {"system/memory_rss_bytes": 2**30 + min(step, 8) * 2**27}),
 }  # fmt: skip
 
@@ -221,6 +234,15 @@ def test_what_only_looks_like_it_is_not_named_and_has_no_error(rule: str) -> Non
     found = said(HEALTHY[rule])
     assert rule not in found
     assert not [one.rule for one in found.values() if one.severity is Severity.ERROR]
+
+
+def test_the_client_that_changes_histories_is_named_with_the_reason() -> None:
+    found = said(PLANTED["histories.changed"][0])["histories.changed"]
+    assert found.symptom.startswith(
+        "asyncopenai-python sends histories back other than they were played (edited_history: 40%"
+    )
+    assert "15% of the episodes' tokens" in found.symptom
+    assert found.evidence["clients"] == {"asyncopenai-python": 0.3, "node": 0.1}
 
 
 def test_tokens_that_the_correction_leaves_out_are_stale_though_the_others_count() -> None:

@@ -82,7 +82,7 @@ class Clients:
                 return
             if rng.random() < 0.15 and len(self.branches) < 6:
                 self._branch(dialect, messages, history, num_turns=1)
-            messages, history = [*messages, answer], (*history, meaning(answer))
+            messages, history = [*messages, self._spelled(answer)], (*history, meaning(answer))
             results = [
                 {"role": "tool", "tool_call_id": call["id"], "content": f"result {next(self.names)}"}
                 for call in answer.get("tool_calls") or ()
@@ -92,6 +92,12 @@ class Clients:
             messages, history = [*messages, *more], (*history, *(one["content"] for one in more))
             if rng.random() < 0.2 and len(self.branches) < 6:
                 self._branch(dialect, messages, history, num_turns=2)
+
+    def _spelled(self, answer: Any) -> Any:
+        """An answer as clients send it back."""
+        text = answer.get("content") or ""
+        spellings = [text, f"\n{text}", f"{text}\r\n", f"\n<think>\nhm\n</think>\n\n{text}"]
+        return {**answer, "content": self.rng.choice([text, self.rng.choice(spellings)])}
 
     def _branch(self, dialect: str, messages: list[Any], history: tuple[str, ...], *, num_turns: int) -> None:
         """Another conversation with the same beginning: the same request, one turn more, or an edited message."""

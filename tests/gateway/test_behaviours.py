@@ -14,6 +14,7 @@ import pytest
 import sparring.sessions.session as sessions
 from sparring.gateway import app
 from sparring.gateway.episode import OpenEpisode
+from sparring.sessions import matching
 from sparring.sessions.receipts import Receipts
 from tests.faults.simulation import VirtualLoop
 from tests.gateway import behaviours
@@ -105,6 +106,10 @@ def take_all_answers_for_equal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions, "canonical_message", lambda message: (*canonical(message)[:1], "", ()))
 
 
+def know_answers_only_as_they_were(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(matching, "_is_same_answer", lambda mine, theirs: mine == theirs)
+
+
 def record_nothing_that_was_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Receipts, "close", lambda *_: None)
 
@@ -117,6 +122,7 @@ def record_nothing_that_was_lost(patch: pytest.MonkeyPatch) -> None:
         (sample_retries_anew, "answers to . requests are trained"),
         (lose_what_was_received, "was received and is not trained"),
         (take_all_answers_for_equal, "continues"),
+        (know_answers_only_as_they_were, "continues"),
         (record_nothing_that_was_lost, "session and ledger disagree|no client has it"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -253,6 +253,20 @@ def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 
+def test_turns_name_the_client_that_asked_and_many_names_become_one() -> None:
+    doors = EpisodeDoors("policy")
+    door = session(lambda _: "a")
+    app, key = create_app(doors), doors.register(door)
+    agents = ["AsyncOpenAI/Python 2.1", "python-httpx/0.28", "<script>", *(f"agent-{n}/1" for n in range(20))]
+    for agent in agents:
+        headers = {"authorization": f"Bearer {key}", "user-agent": agent}
+        assert raw(app, "POST", "/v1/chat/completions", json={"model": "m", "messages": [USER]}, headers=headers)
+    names = [turn.client for turn in door.turns]
+    assert names[:4] == ["asyncopenai-python", "python-httpx", "unnamed", "agent-0"]
+    assert names[-1] == "other"
+    assert len(set(names)) == 17
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_hangs_up_frees_the_engine(stream: bool) -> None:
     async def run() -> None:

@@ -42,6 +42,24 @@ def test_turns_that_are_not_trained_are_counted_and_those_that_a_grammar_overrul
     assert found["rollout/overruled_turns"] == pytest.approx(0.25)
 
 
+def test_what_a_changed_history_has_rendered_again_is_counted_and_who_changed_it() -> None:
+    first = replace(TURN, prompt_ids=(1, 2), token_ids=(3, 4, 5), client="a")
+    # The answer 3 4 5 came back as 3 9 5: two of its tokens are rendered again, 6 is new.
+    changed = replace(
+        TURN, id=1, branch_reason="edited_history: message 1", prompt_ids=(1, 2, 3, 9, 5, 6), token_ids=(7,), client="b"
+    )
+    repeated = replace(TURN, id=2, branch_reason="repeated", prompt_ids=(1, 2), client="b")
+    aside = replace(TURN, id=3, branch_reason="side_request", prompt_ids=(8, 8), client="b")
+    found = metrics(first, changed, repeated, aside)
+    assert found["rollout/tokens/played_again"] == 2
+    assert {name: value for name, value in found.items() if name.startswith("rollout/clients/")} == {
+        "rollout/clients/b/breaks/edited_history": 0.25, "rollout/clients/b/breaks/repeated": 0.25
+    }  # fmt: skip
+    assert (
+        metrics(first, replace(changed, branch_reason="compacted: 1 of 2 messages"))["rollout/tokens/played_again"] == 0
+    )
+
+
 def test_a_sub_score_is_the_mean_over_the_episodes_that_have_it() -> None:
     parts = ({"format": 1.0, "b": 0.25}, {"format": 0.0}, {})
     trajectories = tuple(

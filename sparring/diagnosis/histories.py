@@ -1,0 +1,53 @@
+"""Symptoms of the agents' clients: what they make of the histories that they send back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.registry import symptom
+from sparring.findings import Finding, Severity
+
+COSTLY = 0.1
+"""Share of the episodes' tokens that may be computed twice."""
+CHANGES = {
+    "edited_history": "Send each message back as it was: the answers as they came, with their text and calls.",
+    "dropped_text": "Send an answer's text back beside its tool calls.",
+    "system_changed": "Keep the system message the same for the whole conversation: put what changes into the newest message.",
+    "tools_changed": "Offer the same tools, in the same order and words, in every request of a conversation.",
+    "splice_refused": "Use a chat template that renders an answer the same once messages follow it; the turns of the "
+    "trajectories say what it changes.",
+}
+
+
+@symptom("histories.changed")
+def changed(observed: Observed) -> Iterable[Finding]:
+    """Histories come back other than they were played, and a tenth of the episodes' tokens is rendered, and computed in
+    training, a second time for that."""
+    again, tokens = observed.now("rollout/tokens/played_again"), observed.now("rollout/tokens/of_episodes")
+    if not tokens or again / tokens < COSTLY:
+        return
+    reasons = {reason: observed.now(f"rollout/breaks/{reason}") for reason in CHANGES}
+    worst = max(reasons, key=lambda reason: reasons[reason])
+    prefix, suffix = "rollout/clients/", f"/breaks/{worst}"
+    names = {name for one in observed.trained[-LATE_STEPS:] for name in one.metrics if name.startswith(prefix)}
+    clients = {
+        name.removeprefix(prefix).removesuffix(suffix): round(observed.now(name), 4)
+        for name in sorted(names)
+        if name.endswith(suffix)
+    }
+    client = max(clients, key=lambda one: clients[one], default=None)
+    yield Finding(
+        rule="histories.changed",
+        severity=Severity.WARNING,
+        symptom=f"{client or 'the agent'} sends histories back other than they were played ({worst}: {reasons[worst]:.0%} of the "
+        f"turns), so that {again / tokens:.0%} of the episodes' tokens are rendered and trained on as context a second time.",
+        evidence={
+            "steps": observed.late_steps, "played_again": round(again), "of_episodes": round(tokens),
+            "breaks": {reason: round(share, 4) for reason, share in reasons.items() if share}, "clients": clients,
+        },
+        change=CHANGES[worst],
+        confirm=f"rollout/breaks/{worst} falls to 0, and rollout/tokens/played_again with it.",
+        step=observed.history.last_step,
+        confirm_after=1,
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""What clients do to an answer before they send it back, and which answers are never taken for each other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import ScriptedEngine
+from sparring.engines.scripted_messages import ScriptedMessages
+from sparring.sessions import MessageSession, Session
+from sparring.sessions.matching import CanonicalHistory, canonical_history, continued
+from sparring.types import Sampling
+
+USER = {"role": "user", "content": "hello"}
+SAID = "one\ntwo"
+CALL = {"function": {"name": "get", "arguments": "{}"}}
+SENT_BACK = [
+    SAID, f"\n\n{SAID}", f"{SAID} \n", "one\r\ntwo", f"<think>hm</think>{SAID}",
+    f'\n<think signature="x">\nother words\n</think>\n\n{SAID}\n', [{"type": "text", "text": f" {SAID}"}],
+]  # fmt: skip
+
+
+def token_session(*script: str) -> Session:
+    engine = ScriptedEngine(script, encode=ByteTokenizer().encode)
+    return Session(id="s", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=100))
+
+
+@pytest.mark.parametrize("sent_back", SENT_BACK, ids=repr)
+def test_an_answer_is_known_however_its_client_spells_it_and_keeps_its_ids(sent_back: Any) -> None:
+    async def play() -> None:
+        answer = {"role": "assistant", "content": sent_back}
+        async with token_session(f"<think>hm</think>\n\n{SAID}", "three", "four") as door:
+            first = await door.play([USER])
+            second = await door.play([USER, answer, USER])
+            third = await door.play([USER, answer, USER, second.message, USER])
+            assert [turn.parent for turn in (first, second, third)] == [None, 0, 1]
+            assert second.prompt_ids[: len(first.prompt_ids + first.token_ids)] == first.prompt_ids + first.token_ids
+        engine = ScriptedMessages([f" {SAID}", "three"], name="m")
+        async with MessageSession(id="s", engine=engine, sampling=Sampling()) as door:
+            await door.play([USER])
+            assert (await door.play([USER, answer, USER])).parent == 0
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("sent_back", ["one two", "one\n two", "One\ntwo", f"<think>{SAID}"])
+def test_an_answer_that_says_something_else_is_another(sent_back: str) -> None:
+    async def play() -> None:
+        async with token_session(SAID, "three") as door:
+            await door.play([USER])
+            turn = await door.play([USER, {"role": "assistant", "content": sent_back}, USER])
+            assert (turn.parent, turn.branch_reason) == (None, "edited_history: message 1")
+
+    asyncio.run(play())
+
+
+@dataclass(frozen=True)
+class Played:
+    history: CanonicalHistory
+    tools: str = "[]"
+
+
+def history(*texts: str, calls: Any = ()) -> CanonicalHistory:
+    roles = ["user", "assistant"] * len(texts)
+    return canonical_history(
+        [{"role": role, "content": text, "tool_calls": calls} for role, text in zip(roles, texts, strict=False)]
+    )
+
+
+def test_an_equal_answer_wins_over_one_that_is_spelled_otherwise() -> None:
+    plain, spaced = Played(history("hello", "a")), Played(history("hello", " a"))
+    for wanted, found in [("a", plain), (" a", spaced)]:
+        assert continued(history("hello", wanted, "on"), "[]", [plain, spaced]) == [found]
+        assert continued(history("hello", wanted, "on"), "[]", [spaced, plain]) == [found]
+
+
+def test_of_different_answers_that_it_could_be_it_is_none() -> None:
+    before = Played(history("hello", "hi"))
+    plain, spaced = Played(history("hello", "hi", "x", "a")), Played(history("hello", "hi", "x", " a"))
+    wanted = history("hello", "hi", "x", "a\n", "on")
+    assert continued(wanted, "[]", [before, plain, spaced]) == [before]
+    assert continued(wanted, "[]", [before, plain, plain]) == [plain, plain]
+
+
+def test_only_answers_may_be_spelled_otherwise_and_only_with_equal_calls_and_tools() -> None:
+    played = [Played(history("hello", "a"))]
+    assert continued(history("hello ", "a", "on"), "[]", played) == []
+    assert continued(history("hello", "a ", "on"), "[1]", played) == []
+    assert continued(history("hello", "a ", "on", calls=[CALL]), "[]", played) == []
+    assert continued(history("hello", "a "), "[]", played) == played
+
+
+@given(st.lists(st.text("a \n<>think/", max_size=6), min_size=1, max_size=4), st.data())
+def test_what_comes_back_as_it_was_goes_on_from_itself(answers: list[str], data: st.DataObject) -> None:
+    played = [Played(history("hello", answer)) for answer in answers]
+    answer = data.draw(st.sampled_from(answers))
+    found = continued(history("hello", answer, "on"), "[]", played)
+    assert found
+    assert all(one.history == history("hello", answer) for one in found)
+
+
+def test_of_equal_answers_the_one_that_arrived_is_continued() -> None:
+    async def play() -> None:
+        async with token_session("same", "same", "on") as door:
+            heard = await door.play([USER])
+            lost = await door.sample([USER])
+            onward = await door.play([USER, heard.message, USER])
+            assert (onward.parent, door.turns) == (heard.id, (heard, onward))
+            assert lost.id == 1
+
+    asyncio.run(play())
