@@ -81,6 +81,15 @@ class InfrastructureError(EpisodeError):
     """The world failed, not the policy. User code may raise it; the attempt is retried, then left out of learning."""
 
 
+class WorkerLost(InfrastructureError):
+    """The worker process that an episode was in is gone. `was_running` says whether code of this episode was under way there: it
+    may be what ended the process, or have been beside that."""
+
+    def __init__(self, message: str, *, was_running: bool) -> None:
+        super().__init__(message)
+        self.was_running = was_running
+
+
 class ClientError(EpisodeError):
     """The gateway refused the agent's last request, and what it refused is the client's own: a field, an item type, a body
     that is no JSON. To play again would end alike."""

@@ -6,13 +6,14 @@ import asyncio
 import copy
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
 from sparring.agents.result import limit_met, within_budget
-from sparring.errors import ClientError, EpisodeError, InfrastructureError, PolicyTimeout, RewardError
+from sparring.errors import ClientError, EpisodeError, InfrastructureError, PolicyTimeout, RewardError, WorkerLost
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
@@ -21,6 +22,7 @@ from sparring.rollouts.tally import Tally
 from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+from sparring.workers import in_worker_of_its_own
 
 logger = get_logger(__name__)
 
@@ -107,6 +109,7 @@ class Collector:
         self._ledger = ledger
         self._seed = seed
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._one_alone = asyncio.Lock()
         self.max_concurrency = max_concurrency
         self._timeout_seconds = timeout_seconds
         self._max_retries = max_retries
@@ -193,15 +196,23 @@ class Collector:
     async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | Outcome:
         """Play one member to its end, retrying infrastructure failures; of one that is lost only the outcome.
 
-        At first nearly at once, since a hiccup is over and its whole batch waits; then after 0.5, 2.5, 12.5 and 30 s.
+        At first nearly at once, since a hiccup is over and its whole batch waits; then after 0.5, 2.5, 12.5 and 30 s. After its
+        worker process died it is played alone, where it may be what killed that: if its code was running, or for the second time,
+        or for the last. So one that kills every worker is lost, and those beside it are not.
         """
         asked = self._clock()
         async with self._slots:
             self._waited(plan, "queue", since=asked)
+            is_alone = False
             for attempt in range(self._max_retries + 1):
                 if plan.split == "train":
                     self.tally.attempted(again=attempt > 0)
-                played = await self._attempt(plan, member, attempt)
+                try:
+                    async with self._place(alone=is_alone):
+                        played = await self._attempt(plan, member, attempt)
+                except WorkerLost as lost:
+                    is_alone = lost.was_running or attempt + 1 >= min(2, self._max_retries)
+                    played = Outcome.INFRASTRUCTURE_ERROR
                 if played is not Outcome.INFRASTRUCTURE_ERROR:
                     return played
                 if attempt < self._max_retries:
@@ -210,12 +221,22 @@ class Collector:
                     self._waited(plan, "backoff", since=failed)
         return Outcome.INFRASTRUCTURE_ERROR
 
+    @asynccontextmanager
+    async def _place(self, *, alone: bool) -> AsyncIterator[None]:
+        """Episodes that are played alone wait here for each other, before they hold a session that others would wait for."""
+        if not alone:
+            yield
+            return
+        async with self._one_alone:
+            with in_worker_of_its_own():
+                yield
+
     def _waited(self, plan: GroupPlan, cause: str, *, since: float) -> None:
         if plan.split == "train":
             self.tally.waited(cause, self._clock() - since)
 
     async def _attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | Outcome:
-        """One attempt: a scored trajectory, or the outcome that it was lost with."""
+        """One attempt: a scored trajectory, or the outcome that it was lost with. Raises WorkerLost where its worker died."""
         rollout_id = plan.rollout_id(member, attempt)
         ledger = self._ledger
         ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member, split=plan.split)
@@ -248,6 +269,7 @@ class Collector:
             if session.failure is not None and not isinstance(session.failure, EpisodeError):
                 # The agent failed over a turn that will be refused each time, so to play again is no use.
                 raise session.failure from error
+            _raise_if_worker_died(error)
             return Outcome.INFRASTRUCTURE_ERROR
         except RewardError as error:
             self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))
@@ -329,6 +351,7 @@ class Collector:
         except InfrastructureError as error:
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s could not be judged: %s", trajectory.id, error)
+            _raise_if_worker_died(error)
             return Outcome.INFRASTRUCTURE_ERROR
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
@@ -385,6 +408,12 @@ class Collector:
                 raise
         order = {id(plan.task): index for index, plan in enumerate(plans)}
         return sorted(groups, key=lambda group: order[id(group.task)])
+
+
+def _raise_if_worker_died(error: InfrastructureError) -> None:
+    for one in (error, error.__cause__):
+        if isinstance(one, WorkerLost):
+            raise one
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:

@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TypeAlias, TypedDict, TypeVar, final
 
-from sparring.errors import InfrastructureError, UsageError
+from sparring.errors import InfrastructureError, UsageError, WorkerLost
 from sparring.logs import get_logger
 from sparring.types import Json
 from sparring.workers.wire import frame, outcome_frame, receive
@@ -43,6 +44,19 @@ class Code(TypedDict):
     scorer: str | None
 
 
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def in_worker_of_its_own() -> Iterator[None]:
+    """What is asked of a pool for the first time within the block gets a worker process that runs nothing else."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
+
+
 @final
 class WorkerPool:
     """Worker processes, served by an event loop of the pool's own, so that they are watched whatever other loops do. Methods
@@ -56,6 +70,7 @@ class WorkerPool:
         self._num_workers = num_workers
         self._silence_seconds = silence_seconds
         self._workers: list[_Worker] = []
+        self._ending: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
@@ -78,7 +93,7 @@ class WorkerPool:
         """Nothing will be asked at this place any more."""
         loop = self._loop
         if loop is not None:
-            loop.call_soon_threadsafe(place.leave)
+            loop.call_soon_threadsafe(self._left, place)
 
     async def aclose(self) -> None:
         """End all workers, by force those that take longer than END_SECONDS; the next request would start new ones."""
@@ -90,7 +105,7 @@ class WorkerPool:
 
     async def _end_all(self) -> None:
         workers, self._workers = self._workers, []
-        await asyncio.gather(*(one.aclose() for one in workers))
+        await asyncio.gather(*(one.aclose() for one in workers), *self._ending)
 
     def _submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         with self._lock:
@@ -105,7 +120,7 @@ class WorkerPool:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Mapping[str, Any]:  # fmt: skip
         if place.worker is None:
-            place.enter(self._least_busy())
+            place.enter(self._new_worker() if place.is_alone else self._least_busy())
         assert place.worker is not None
         message = {"do": do, "place": place.number, "arguments": arguments}
         return await place.worker.ask(message, _Request(what, answering, loop))
@@ -114,8 +129,18 @@ class WorkerPool:
         self._workers = [one for one in self._workers if not one.is_over]
         is_idle = any(one.num_places == 0 for one in self._workers)
         if not is_idle and len(self._workers) < self._num_workers:
-            self._workers.append(_Worker(self._hello, self._beat_seconds, self._silence_seconds))
+            self._workers.append(self._new_worker())
         return min(self._workers, key=lambda one: one.num_places)
+
+    def _new_worker(self) -> _Worker:
+        return _Worker(self._hello, self._beat_seconds, self._silence_seconds)
+
+    def _left(self, place: Place) -> None:
+        place.leave()
+        if place.is_alone and place.worker is not None:
+            ending = asyncio.ensure_future(place.worker.aclose())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
 
 @final
@@ -126,6 +151,7 @@ class Place:
 
     def __init__(self) -> None:
         self.number = next(self._numbers)
+        self.is_alone = _ALONE.get()
         self.worker: _Worker | None = None
 
     def enter(self, worker: _Worker) -> None:
@@ -198,7 +224,7 @@ class _Worker:
         content = _sendable({"ask": number, **message}, request.what)
         if self.is_over:
             await asyncio.shield(self._serving)
-            raise self._lost(request)
+            raise self._lost(request, was_running=False)
         self._requests[number] = request
         try:
             await self._send(content)
@@ -253,7 +279,7 @@ class _Worker:
         for request in self._requests.values():
             request.give_up()
             if not request.answer.done():
-                request.answer.set_exception(self._lost(request))
+                request.answer.set_exception(self._lost(request, was_running=True))
 
     def _end(self) -> bool:
         """Whether the process ended before it was killed."""
@@ -268,10 +294,11 @@ class _Worker:
         self._process.wait()
         return has_ended
 
-    def _lost(self, request: _Request) -> InfrastructureError:
-        return InfrastructureError(
-            f"{request.what} has no answer: worker process {self._process.pid}, which ran it beside other episodes, {self._how}. "
-            "They are played again. Mend what ends the interpreter or does not come back; make async what takes its time."
+    def _lost(self, request: _Request, *, was_running: bool) -> WorkerLost:
+        return WorkerLost(
+            f"{request.what} has no answer: worker process {self._process.pid} {self._how}. Episodes that were in it are played "
+            "again. Fix what ends the interpreter or does not come back; make async what takes its time.",
+            was_running=was_running,
         )
 
     async def _read(self, reader: asyncio.StreamReader) -> None:

@@ -1,0 +1,89 @@
+"""An episode that kills every worker it is in is lost alone: those that were beside it are played to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparring.agents import EnvironmentAgent
+from sparring.engines.scripted_messages import ScriptedMessages
+from sparring.environments import answer, tool_call
+from sparring.ledger import Ledger, RolloutState
+from sparring.plugins import load_object
+from sparring.rollouts import Collector, GroupPlan
+from sparring.types import Json, Sampling, Task, TrajectoryGroup
+from sparring.workers import Code, WorkerPool, in_worker_of_its_own, in_workers, judged_in
+from tests.workers.test_workers import is_alive, wait_until_gone
+
+BESIDE = Path(__file__).parent / "recipe"
+CODE: Code = {
+    "beside": str(BESIDE), "target": "world:World", "options": {}, "reward": "world:reward", "scorer": None,
+}  # fmt: skip
+World: Any = load_object("world:World", beside=BESIDE)
+NUM_HEALTHY = 2
+
+
+def played(killer: dict[str, Json], *, max_retries: int, num_killers: int = 1) -> tuple[list[TrajectoryGroup], Ledger]:
+    """Healthy tasks and killers side by side in one worker; retries follow at once, so that they meet again."""
+    ledger = Ledger()
+
+    async def main() -> list[TrajectoryGroup]:
+        pool = WorkerPool(1, CODE, silence_seconds=60)
+        collector = Collector(
+            engine=ScriptedMessages([tool_call("count"), tool_call("count"), answer("done")], name="clerk"), chat=None,
+            agent=EnvironmentAgent(in_workers(World, pool), max_turns=4).play,
+            reward=judged_in(pool, "reward", load_object("world:reward", beside=BESIDE)), scorer=None, ledger=ledger, seed=0,
+            max_concurrency=8, timeout_seconds=60.0, max_retries=max_retries, sleep=lambda _: asyncio.sleep(0),
+        )  # fmt: skip
+        tasks = [Task(id=f"healthy-{n}", messages=()) for n in range(NUM_HEALTHY)]
+        tasks += [Task(id=f"killer-{n}", messages=(), fields=killer) for n in range(num_killers)]
+        plans = [
+            GroupPlan(task=one, position=place, group_size=1, sampling=Sampling()) for place, one in enumerate(tasks)
+        ]
+        try:
+            return await collector.play_all(plans, in_waves=False)
+        finally:
+            await pool.aclose()
+
+    return asyncio.run(main()), ledger
+
+
+@pytest.mark.parametrize(
+    ("killer", "max_retries", "num_killers"),
+    [({"on_reset": "kill"}, 1, 1), ({"on_close": "exit"}, 2, 1), ({"on_reward": "kill"}, 2, 2)],
+    ids=["while it is prepared", "while it is closed", "while it is judged, two of them"],
+)  # fmt: skip
+def test_an_episode_that_kills_its_worker_each_time_takes_no_other_along(
+    killer: dict[str, Json], max_retries: int, num_killers: int
+) -> None:
+    groups, ledger = played(killer, max_retries=max_retries, num_killers=num_killers)
+    lost = {group.task.id for group in groups if group.num_lost}
+    assert lost == {f"killer-{n}" for n in range(num_killers)}
+    with ledger:
+        finished = [one for one in ledger.rollouts() if one.state is not RolloutState.DISCARDED]
+        assert len(finished) == NUM_HEALTHY
+        assert ledger.verify() == []
+
+
+def test_a_place_alone_has_a_worker_that_ends_with_it() -> None:
+    async def main() -> None:
+        pool = WorkerPool(1, CODE, silence_seconds=60)
+        task = Task(id="a", messages=())
+        try:
+            beside, another = in_workers(World, pool)(), in_workers(World, pool)()
+            with in_worker_of_its_own():
+                alone = in_workers(World, pool)()
+            for one in (beside, another, alone):
+                await one.reset(task)
+            process, shared, own = [await one.call_tool("process", {}) for one in (beside, another, alone)]
+            assert process == shared != own
+            await alone.close()
+            await asyncio.to_thread(wait_until_gone, int(own))
+            assert is_alive(int(process))
+        finally:
+            await pool.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
