@@ -191,6 +191,11 @@ class SessionLike(Protocol):
         """Those of all policies of the episode, by id."""
         ...
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Until no turn is taken any more, negative after that; None where nothing bounds it or this side does not know."""
+        ...
+
     def of(self, name: str) -> SessionLike:
         """The same door to another policy of the episode. Raises UsageError for an unknown name."""
         ...

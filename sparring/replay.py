@@ -220,6 +220,10 @@ class _RecordedSession:
         played = (self.turns, *(other.turns for other in self._others.values()))
         return tuple(sorted((turn for turns in played for turn in turns), key=lambda turn: turn.id))
 
+    @property
+    def seconds_left(self) -> float | None:
+        return None
+
     def of(self, name: str) -> _RecordedSession:
         return self._others.setdefault(name, _RecordedSession(self._trajectory, name))
 

@@ -53,6 +53,10 @@ class EpisodeSession:
     def episode_turns(self) -> tuple[Turn, ...]:
         return self._session.episode_turns
 
+    @property
+    def seconds_left(self) -> float | None:
+        return self._session.seconds_left
+
     def of(self, name: str) -> EpisodeSession:
         """The same for another policy of the episode. Raises UsageError for a name that the recipe does not have."""
         return EpisodeSession(self._session.of(name), self._door.policies[name])

@@ -43,6 +43,16 @@ _BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
 """No turn follows these."""
 
 
+def overtime(timeout_seconds: float) -> float:
+    """Seconds that an agent or a call of its environment may take to return once the time of the episode is over: as long
+    again, between 1 s and 60 s.
+
+    An agent that returns, or asks for a further turn, shows that nothing hangs: then the policy has used up the time. Without
+    this a policy could make its failures count as outages, by tools that keep the environment busy until the end.
+    """
+    return min(60.0, max(1.0, timeout_seconds))
+
+
 def limit_met(failure: Exception | None) -> AgentResult | None:
     """The result of an episode whose agent failed after a turn met a limit of the policy; None for any other failure."""
     outcome = LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None

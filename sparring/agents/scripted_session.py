@@ -33,6 +33,10 @@ class ScriptedSession:
         """Numbers of turns are a session's own here, so these are its own turns."""
         return self.turns
 
+    @property
+    def seconds_left(self) -> float | None:
+        return None
+
     def of(self, name: str) -> ScriptedSession:
         return self._others[name]
 

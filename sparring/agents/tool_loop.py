@@ -18,6 +18,8 @@ _MALFORMED: Mapping[str, str] = {
     "arguments_not_object": "its arguments are not a JSON object",
 }
 
+_TOO_LATE = "error: not run, since the time of the episode is over"
+
 
 async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
     """Play one episode; the caller closes the environment (see `environments.opened`).
@@ -60,7 +62,7 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
                 return await ended(Outcome.FINISHED)
             messages.append({"role": "user", "content": said})
             continue
-        messages.extend(await _answered(calls, environment, transitions, counts, turn=turn))
+        messages.extend(await _answered(calls, environment, session, transitions, counts, turn=turn))
         messages.extend(_complained(malformed))
         counts["malformed_tool_calls"] += len(malformed)
         if environment.is_done:
@@ -71,14 +73,19 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
 async def _answered(
     calls: Sequence[Json],
     environment: Environment,
+    session: SessionLike,
     transitions: list[Mapping[str, Json]],
     counts: Counter[str],
     *,
     turn: int,
 ) -> list[Message]:
-    """Run the calls of one message in order; the tool messages that answer them."""
+    """Run the calls of one message in order; the tool messages that answer them. None is begun once the episode's time is
+    over: a policy could otherwise ask for so many that the episode would seem to hang."""
     answers: list[Message] = []
     for call in calls:
+        if session.seconds_left is not None and session.seconds_left <= 0:
+            answers.append({"role": "tool", "tool_call_id": call["id"], "content": _TOO_LATE})
+            continue
         function = call["function"]
         result = await execute(environment, function["name"], function["arguments"])
         transitions.append({"turn": turn, **result.transition})

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
 from sparring.agents.http import HttpAgent
 from sparring.agents.pull import PullAgent
+from sparring.agents.result import overtime
 from sparring.agents.worker import KEY_VARIABLE
 from sparring.build.environment import environment_of
 from sparring.config import Config
@@ -56,6 +57,8 @@ def agent_of(
         host=section.gateway_host, port=section.gateway_port, queue=queue if section.pull else None,
         max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
     )  # fmt: skip
+    # Beyond the policy's own deadline, so that it is the policy's doing when the time is used up.
+    seconds = config.rollout.rollout_timeout + overtime(config.rollout.rollout_timeout)
     pushing: HttpAgent | None = None
     if section.function is not None:
         found = load_object(section.function, beside=recipe_dir)
@@ -70,14 +73,14 @@ def agent_of(
         agent = CommandAgent(section.command, enter=gateway.register, folder=recipe_dir).play
     elif section.url is not None:
         pushing = HttpAgent(
-            section.url, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
+            section.url, gateway=gateway, timeout_seconds=seconds,
             max_retries=config.rollout.rollout_max_retries, max_concurrency=config.rollout.rollout_max_concurrency,
             tps_limit=section.tps_limit,
         )  # fmt: skip
         agent = pushing.play
     elif section.pull:
         agent = PullAgent(
-            queue, gateway=gateway, timeout_seconds=config.rollout.rollout_timeout,
+            queue, gateway=gateway, timeout_seconds=seconds,
             max_retries=config.rollout.rollout_max_retries,
         ).play  # fmt: skip
     else:

@@ -64,6 +64,10 @@ class PolicySession:
     def episode_turns(self) -> tuple[Turn, ...]:
         return self.turns
 
+    @property
+    def seconds_left(self) -> float | None:
+        return None
+
     def of(self, name: str) -> PolicySession:
         """Raises UsageError for a policy that the recipe does not name."""
         if name not in self._others:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
-from sparring.agents.result import limit_met, within_budget
+from sparring.agents.result import limit_met, overtime, within_budget
 from sparring.errors import ClientError, EpisodeError, InfrastructureError, PolicyTimeout, RewardError, WorkerLost
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
@@ -246,8 +246,7 @@ class Collector:
         session = self._session(plan, member, rollout_id, deadline=began + self._timeout_seconds)
         try:
             async with session:
-                # A little after the session's own deadline: a slow policy then ends as a policy timeout.
-                async with asyncio.timeout(self._timeout_seconds + 1):
+                async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
                     # A copy: what an environment does to its task must not reach the next episode, or the judge.
                     played = await self._agent(copy.deepcopy(plan.task), session)
             if session.failure is not None and limit_met(session.failure) is None:
@@ -256,7 +255,8 @@ class Collector:
         except TimeoutError:
             self._discard(
                 rollout_id, DiscardReason.ENV_TIMEOUT,
-                f"the episode was not over after rollout_timeout = {self._timeout_seconds:g} s",
+                f"the episode was not over after rollout_timeout = {self._timeout_seconds:g} s, and did not return within "
+                f"{overtime(self._timeout_seconds):g} s more",
             )  # fmt: skip
             return Outcome.INFRASTRUCTURE_ERROR
         except ClientError as error:

@@ -146,6 +146,11 @@ class MessageSession:
         return self._sampling
 
     @property
+    def seconds_left(self) -> float | None:
+        """As `sessions.Session.seconds_left`."""
+        return None if self._deadline is None else self._deadline - self._clock()
+
+    @property
     def is_closed(self) -> bool:
         return self._is_closed
 

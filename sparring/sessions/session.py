@@ -184,6 +184,11 @@ class Session:
         return {**message, "content": message["content"][: min(places)]} if places else message
 
     @property
+    def seconds_left(self) -> float | None:
+        """As `protocols.SessionLike.seconds_left`."""
+        return None if self._deadline is None else self._deadline - self._clock()
+
+    @property
     def is_closed(self) -> bool:
         return self._is_closed
 

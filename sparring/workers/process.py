@@ -191,6 +191,10 @@ class _Session:
         """Raises what the session raises."""
         return await self._ask(policy=self._policy, messages=list(messages), tools=list(tools))
 
+    @property
+    def seconds_left(self) -> float | None:
+        return None
+
     def of(self, name: str) -> _Session:
         return _Session(self._id, name, self._ask)
 

@@ -184,13 +184,13 @@ def test_time_that_the_policy_used_up(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_time_that_the_agent_used_up(kind: str, tmp_path: Path) -> None:
-    trajectory, ledger = played(kind, "hang", tmp_path, timeout_seconds=4.0)
+    trajectory, ledger = played(kind, "hang", tmp_path, timeout_seconds=2.0)
     assert trajectory is Outcome.INFRASTRUCTURE_ERROR
     with ledger:
         (rollout,) = ledger.rollouts()
         assert ledger.verify() == []
     assert rollout.reason in ("env_timeout", "infra_error")
-    assert "4 s" in str(rollout.detail)
+    assert "2 s" in str(rollout.detail)
 
 
 def refusal(**budget: Any) -> httpx.Response:

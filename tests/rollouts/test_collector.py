@@ -6,9 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from sparring.agents import AgentResult
+from sparring.agents import AgentResult, EnvironmentAgent
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
+from sparring.environments import Environment, tool
 from sparring.errors import ClientError, InfrastructureError, ServiceError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
@@ -106,6 +107,52 @@ def test_an_environment_that_is_not_done_in_time_is_lost() -> None:
     assert world.ended() == {"discarded/env_timeout": 2, "unfinished": 0}
 
 
+class Mine(Environment):
+    """Its tool takes 0.2 s, as a program of the policy may in a sandbox."""
+
+    num_calls = 0
+
+    @tool
+    async def dig(self) -> str:
+        """Dig."""
+        type(self).num_calls += 1
+        await asyncio.sleep(0.2)
+        return "earth"
+
+
+def test_a_call_that_returns_within_the_overtime_shows_that_nothing_hangs() -> None:
+    # 3.3 s: 1.3 s after the end of the 2 s that the episode has, and before as many again are over.
+    async def agent(task: Task, session: Session) -> AgentResult:
+        await asyncio.sleep(3.3)
+        await session.chat(list(task.messages), ())
+        raise AssertionError("a turn was taken after the end of the episode's time")
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        engine = ScriptedEngine(["too late"], encode=ByteTokenizer().encode)
+        played = asyncio.run(collector(agent, ledger, engine=engine, timeout=2.0).play_episode(plan, 0))
+    assert isinstance(played, Trajectory)
+    assert played.outcome is Outcome.POLICY_TIMEOUT
+
+
+def test_a_policy_that_spends_the_time_in_its_tools_is_late_and_not_lost() -> None:
+    # Ten calls a message: the third one is under way when the 0.5 s are over, and the fourth is not begun.
+    calls = '<tool_call>{"name": "dig", "arguments": {}}</tool_call>' * 10
+    engine, Mine.num_calls = ScriptedEngine(lambda _: calls, encode=ByteTokenizer().encode), 0
+    with Ledger() as ledger:
+        playing = collector(
+            EnvironmentAgent(Mine, max_turns=9).play, ledger, reward=lambda _: -1.0, engine=engine, timeout=0.5
+        )
+        (plan,) = plans(1, group_size=1)
+        group = asyncio.run(playing.play_group(plan))
+    (trajectory,) = group.trajectories
+    assert (group.num_lost, group.rewards, trajectory.outcome) == (0, [-1.0], Outcome.POLICY_TIMEOUT)
+    assert Mine.num_calls == 3
+    answers = [message["content"] for message in trajectory.messages if message["role"] == "tool"]
+    assert answers[:3] == ["earth"] * 3
+    assert answers[3:] == ["error: not run, since the time of the episode is over"] * 7
+
+
 @pytest.mark.parametrize("group_size", [1, 2])
 @pytest.mark.parametrize("first", ["stuck", "good"])
 def test_what_was_being_played_when_the_run_stopped_is_accounted_for(first: str, group_size: int) -> None:
@@ -128,10 +175,10 @@ def test_what_was_being_played_when_the_run_stopped_is_accounted_for(first: str,
 
 def collector(
     agent: Agent, ledger: Ledger, *, reward: RewardFunction = lambda _: 1.0, scorer: Scorer | None = None,
-    timeout: float = 5.0,
+    timeout: float = 5.0, engine: ScriptedEngine | None = None,
 ) -> Collector:  # fmt: skip
     return Collector(
-        engine=ScriptedEngine([InfrastructureError("the engine is down")]), chat=TemplateChat(ByteTokenizer()),
+        engine=engine or ScriptedEngine([InfrastructureError("the engine is down")]), chat=TemplateChat(ByteTokenizer()),
         agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=timeout,
         max_retries=0,
     )  # fmt: skip
