@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long test lint clients openenv mlflow faults benchmarks clean
+.PHONY: quickstart quickstart-long test lint resolve clients openenv mlflow faults benchmarks clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -21,6 +21,10 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Whether pip can install every extra, every documented combination and every line of this file, from an empty environment.
+resolve:
+	$(PYTHON) tests/installs/resolve.py
 
 # Real agent clients play through the gateway, each in an environment of its own below .clients/ (1.4 GB for all of
 # them). CLIENTS picks some: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.

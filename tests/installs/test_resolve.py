@@ -1,0 +1,46 @@
+"""What `make resolve` asks pip about is found in the project's own files, so that nothing is forgotten."""
+
+import re
+import tomllib
+
+from tests.installs.resolve import ROOT, declared_extras, documented_combinations, lines, made
+
+LINES = lines()
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+
+
+def test_each_extra_is_asked_for_and_all_of_them_together() -> None:
+    assert set(declared_extras()) == set(EXTRAS)
+    for names in (*([name] for name in EXTRAS), sorted(EXTRAS)):
+        assert ("--constraint", "constraints.txt", f".[{','.join(names)}]") in LINES
+
+
+def test_what_the_make_targets_install_is_asked_for() -> None:
+    constrained = ("--constraint", "constraints.txt")
+    assert {(*constrained, "torch"), (*constrained, ".[data,dev,mlflow,train]")} <= set(made()) <= set(LINES)
+    # The OpenEnv library has an environment of its own.
+    assert any(line[0].startswith("openenv") for line in made())
+
+
+def test_what_each_client_requires_is_asked_for() -> None:
+    for file in ROOT.glob("tests/clients/*/requirements.txt"):
+        assert ("--requirement", str(file.relative_to(ROOT))) in LINES
+
+
+def test_pages_and_templates_name_no_extra_that_does_not_exist() -> None:
+    # pip only warns of one, and installs nothing for it.
+    assert ("data", "train") in documented_combinations()
+    assert {name for names in documented_combinations() for name in names} <= set(EXTRAS)
+
+
+def test_every_direct_dependency_is_constrained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = [*project["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]
+    constrained = {
+        normal(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    }
+    assert {normal(re.split(r"[\[<>=]", each)[0]) for each in required} <= constrained
+
+
+def normal(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
