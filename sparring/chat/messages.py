@@ -22,12 +22,34 @@ def content_text(content: Json) -> str:
     return canonical_json(content)
 
 
-def json_text(value: Json) -> str:
-    """JSON text of a value, keys in their order."""
+def read_json(text: str | bytes) -> Json:
+    """The value of a JSON text, integers exact. Raises ValueError for what a strict parser refuses: NaN, a number beyond
+    all floats, half a character, a thousand levels."""
+    value = orjson.loads(text)
+    if _LONG_NUMBER in (text.encode() if isinstance(text, str) else text).translate(_DIGITS_AS_ZEROS):
+        # orjson has checked the text, but makes floats of integers beyond 64 bits.
+        try:
+            return json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+    return value
+
+
+_DIGITS_AS_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128
+_LONG_NUMBER = b"0" * 19
+"""The digits of 2**63."""
+
+
+def json_bytes(value: Json) -> bytes:
+    """JSON of a value, keys in their order, integers exact. Infinities and NaN are null."""
     try:
-        return orjson.dumps(value).decode()
+        return orjson.dumps(value)
     except TypeError:  # integers beyond 64 bits, half characters
-        return json.dumps(value, separators=(",", ":"))
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def json_text(value: Json) -> str:
+    return json_bytes(value).decode()
 
 
 def canonical_json(value: Json) -> str:
@@ -35,7 +57,7 @@ def canonical_json(value: Json) -> str:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:  # as above
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 MAX_DEPTH = 200
@@ -44,13 +66,16 @@ MAX_DEPTH = 200
 
 def is_too_deep(value: Json, text: str) -> bool:
     """Whether a value, of which `text` is the JSON, is nested deeper than MAX_DEPTH."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return False
-    depth, level = 0, [value]
+    return text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH
+
+
+def depth(value: Json) -> int:
+    """How many lists and objects lie within each other."""
+    levels, level = 0, [value]
     while level := [one for one in level if isinstance(one, dict | list)]:
-        depth += 1
+        levels += 1
         level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
-    return depth > MAX_DEPTH
+    return levels
 
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
@@ -58,8 +83,8 @@ def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
     function = call.get("function") or {}
     arguments = function.get("arguments", "")
     if isinstance(arguments, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            parsed = json.loads(arguments)
+        with contextlib.suppress(ValueError):
+            parsed = read_json(arguments)
             arguments = arguments if is_too_deep(parsed, arguments) else parsed
     return str(function.get("name", "")), arguments
 

@@ -12,8 +12,8 @@ from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStat
 from renderers.configs import config_from_name
 
 from sparring.chat.constraints import AnswerGrammar, Reasoning
-from sparring.chat.messages import is_too_deep, plain
-from sparring.chat.tool_calls import Problem
+from sparring.chat.messages import is_too_deep, plain, read_json
+from sparring.chat.tool_calls import Problem, arguments_text
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
@@ -86,7 +86,13 @@ class RendererChat:
                 list(token_ids), tools=_tools(tools), prompt_ids=self._generation_ids
             )
         except Exception:  # noqa: BLE001 (whatever the policy wrote is an answer, readable or not)
-            return {"role": "assistant", "content": self.decode(token_ids)}
+            # The library's JSON gives up at a number of 4,300 digits and at a thousand levels.
+            text = self.decode([token_id for token_id in token_ids if token_id not in self._stop_ids])
+            return {
+                "role": "assistant",
+                "content": text,
+                "malformed_tool_calls": [{"text": text, "problem": "not_json"}],
+            }
         message: dict[str, Json] = {"role": "assistant", "content": parsed.content or ""}
         if parsed.reasoning_content:
             message["reasoning_content"] = parsed.reasoning_content
@@ -128,17 +134,20 @@ class RendererChat:
 def _call(call: ParsedToolCall, index: int) -> dict[str, Json]:
     if problem := _PROBLEMS.get(call.status):
         return {"text": call.raw, "problem": problem}
-    arguments = call.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            return {"text": call.raw, "problem": "not_json"}
-    if arguments is not None and not isinstance(arguments, dict):
+    if not isinstance(call.name, str):
+        return {"text": call.raw, "problem": "no_name"}
+    arguments = {} if call.arguments is None else call.arguments
+    try:
+        # The library's JSON may hold numbers that are not finite, and half characters, also in the name.
+        arguments = read_json((arguments or "{}") if isinstance(arguments, str) else arguments_text(arguments))
+        read_json(json.dumps(call.name))
+    except (ValueError, RecursionError):
+        return {"text": call.raw, "problem": "not_json"}
+    if not isinstance(arguments, dict):
         return {"text": call.raw, "problem": "arguments_not_object"}
     if is_too_deep(arguments, call.raw):
         return {"text": call.raw, "problem": "not_json"}
-    function = {"name": call.name, "arguments": json.dumps(arguments or {}, ensure_ascii=False)}
+    function = {"name": call.name, "arguments": arguments_text(arguments)}
     return {"id": call.id or f"call_{index}", "type": "function", "function": function}
 
 

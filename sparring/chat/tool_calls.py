@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
-from sparring.chat.messages import call_name_and_arguments, content_text, is_too_deep
+from sparring.chat.messages import call_name_and_arguments, content_text, is_too_deep, read_json
 from sparring.types import Json, Message, ToolSchema
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -102,8 +102,8 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
         body_start += 1
     try:
         # Decoding before looking for the closing tag lets argument strings hold tags.
-        value, value_end = _DECODER.raw_decode(text, body_start)
-        _ENCODER.encode(value).encode()  # Lone surrogates are no text that could be sent on.
+        _, value_end = _DECODER.raw_decode(text, body_start)
+        value = read_json(text[body_start:value_end])
     except (ValueError, RecursionError):
         return _unparsable(text, body_start)
     if is_too_deep(value, text[body_start:value_end]):
@@ -117,7 +117,12 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
     arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
         return "arguments_not_object", end
-    return {"name": value["name"], "arguments": _ENCODER.encode(arguments)}, end
+    return {"name": value["name"], "arguments": arguments_text(arguments)}, end
+
+
+def arguments_text(arguments: Mapping[str, Json]) -> str:
+    """Arguments of a call as its message has them. Raises ValueError for numbers that are not finite."""
+    return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
 def _unparsable(text: str, position: int) -> tuple[Problem, int]:
@@ -128,12 +133,7 @@ def _unparsable(text: str, position: int) -> tuple[Problem, int]:
     return "not_closed", reopened if reopened >= 0 else len(text)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_DECODER = json.JSONDecoder()
 
 
 def _compact(value: Json) -> str:

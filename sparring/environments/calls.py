@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NoReturn
 
+from sparring.chat.messages import read_json
 from sparring.environments.base import Environment
 from sparring.errors import InfrastructureError
 from sparring.plugins import call, text_of
@@ -63,8 +63,8 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
     if name not in offered:
         return _refused(name, arguments, ToolError.UNKNOWN_TOOL, f"no tool {name!r}; there are {', '.join(offered)}")
     try:
-        parsed = json.loads(arguments or "{}", parse_constant=_refuse) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
+        parsed = read_json(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError:
         return _refused(name, arguments, ToolError.BAD_JSON, f"the arguments of {name} are not valid JSON")
     if _is_deep(parsed):
         return _refused(name, str(arguments), ToolError.BAD_JSON, f"the arguments of {name} are nested too deeply")
@@ -107,7 +107,3 @@ def _is_deep(value: Json) -> bool:
         inside = [one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)]
         level = [child for children in inside for child in children]
     return bool(level)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sparring.chat.messages import depth, json_bytes, read_json
 from sparring.errors import SparringError
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.dialects import DIALECTS, ChatCompletions
@@ -365,16 +366,17 @@ def _decoded(body: bytes) -> Json:
     """What a body says. Raises ApiError 400 also for JSON that could not be worked with, or not be sent back in an
     answer or an error: nested too deeply, half a character, a number beyond all floats."""
     try:
-        decoded = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        decoded = read_json(body)
+    except ValueError as error:
         raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
     if body.count(b"[") + body.count(b"{") > _MAX_LEVELS:
         try:
             orjson.dumps(decoded)
-        except orjson.JSONEncodeError as error:  # it reads 1024 levels and writes 254; that is its only complaint here
-            raise ApiError(
-                400, f"The body is nested deeper than {_MAX_LEVELS} levels; flatten it.", code="invalid_json"
-            ) from error
+        except orjson.JSONEncodeError as error:  # it reads 1024 levels and writes 254, and no integer beyond 64 bits
+            if depth(decoded) > _MAX_LEVELS:
+                raise ApiError(
+                    400, f"The body is nested deeper than {_MAX_LEVELS} levels; flatten it.", code="invalid_json"
+                ) from error
     return decoded
 
 
@@ -390,7 +392,7 @@ async def _send_whole(
 ) -> None:
     """Send an answer in one piece."""
     turns = await _unless_hung_up(request, delivery)
-    body = orjson.dumps(dialect.whole(asked, turns, head))
+    body = json_bytes(dialect.whole(asked, turns, head))
     headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send(_piece(body))

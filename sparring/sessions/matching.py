@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -103,11 +104,14 @@ def _canonical_text(name: str, arguments: str) -> tuple[str, str]:
 
 
 def _numbers_alike(value: Json) -> Json:
-    """JSON has one kind of number, and JavaScript writes 1.0 as 1."""
+    """JSON has one kind of number. JavaScript writes 1.0 as 1, and knows of integers beyond 2**53 the nearest float."""
     if isinstance(value, dict):
         return {key: _numbers_alike(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_numbers_alike(one) for one in value]
+    if isinstance(value, int) and abs(value) > 2**53:
+        with contextlib.suppress(OverflowError):  # there is none
+            value = float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

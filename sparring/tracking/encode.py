@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +11,8 @@ import orjson
 
 _MOST_LEVELS = 200
 """Of lists and objects in each other; what lies deeper is written as "...". orjson itself goes no deeper than 254."""
+_MOST_BITS = 1024
+"""Of integers: more than any float has."""
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
@@ -18,8 +22,15 @@ def encode(value: Any, *, indent: bool = False) -> bytes:
     try:
         return orjson.dumps(value, default=repr, option=options)
     except TypeError:
-        # Lone surrogates (a tool argument may hold "\ud800"), integers beyond 64 bits, and what is nested too deeply.
-        return orjson.dumps(_plain(value, _MOST_LEVELS), option=options)
+        # Lone surrogates, integers beyond 64 bits (exact, as the standard library writes them), and what is nested too deeply.
+        separators = None if indent else (",", ":")
+        return json.dumps(
+            _plain(value, _MOST_LEVELS),
+            ensure_ascii=False,
+            allow_nan=False,
+            indent=2 if indent else None,
+            separators=separators,
+        ).encode()
 
 
 def encode_line(value: Any) -> bytes:
@@ -29,10 +40,13 @@ def encode_line(value: Any) -> bytes:
 def _plain(value: Any, levels: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
-    if value is None or isinstance(value, bool | float):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else str(value)
+        # Longer ones Python writes in base 16 alone.
+        return value if value.bit_length() <= _MOST_BITS else hex(value)
     if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes | bytearray):
         if not levels:
             return "..."

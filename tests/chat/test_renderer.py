@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -86,6 +87,33 @@ def test_answers_are_parsed_and_malformed_calls_named() -> None:
     assert [call["function"] for call in message["tool_calls"]] == [{"name": "get", "arguments": '{"k": 1}'}]
     assert [call["problem"] for call in message["malformed_tool_calls"]] == ["not_json", "no_name", "not_closed"]
     assert message["content"].startswith("Here:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_good"),
+    [
+        (str(2**64 + 1), True),
+        ("1e308", True),
+        ("1e999", False),
+        ("9" * 309, False),
+        ("9" * 5000, False),
+        ("NaN", False),
+        ('"\\ud800"', False),
+        ("[" * 3000, False),
+    ],
+)
+def test_a_number_beyond_all_floats_and_half_a_character_are_malformed(arguments: str, is_good: bool) -> None:
+    # The library reads them, or gives up with an error of its own.
+    message = qwen3().parse(
+        ids(f'<tool_call>\n{{"name": "get", "arguments": {{"k": {arguments}}}}}\n</tool_call><|im_end|>'), [TOOL]
+    )
+    if is_good:
+        (call,) = message["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {"k": json.loads(arguments)}
+    else:
+        assert "tool_calls" not in message
+        assert [call["problem"] for call in message["malformed_tool_calls"]] == ["not_json"]
+        assert "<|im_end|>" not in message["content"]
 
 
 def test_a_demonstrated_answer_is_parsed_back_and_extended() -> None:

@@ -38,6 +38,8 @@ def test_calls_and_content_are_told_apart() -> None:
         ('<tool_call>{"name": "a", "argum', "not_closed"),
         ("<tool_call>look_up b</tool_call>", "not_json"),
         ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', "not_json"),
+        ('<tool_call>{"name": "a", "arguments": {"x": [1e999]}}</tool_call>', "not_json"),
+        ('<tool_call>{"name": "a", "arguments": {"x": ' + "9" * 309 + "}}</tool_call>", "not_json"),
         ('<tool_call>{"name": "a"} and more</tool_call>', "not_json"),
         ('<tool_call>{"name": "a", "arguments": {"x": "\\ud800"}}</tool_call>', "not_json"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not_json"),

@@ -90,8 +90,8 @@ def resolve(python: Path, line: tuple[str, ...], wheel: Path) -> tuple[float, st
     seconds, printed = time.monotonic() - began, done.stdout + done.stderr
     if done.returncode == 0:
         return seconds, ""
-    cause = printed.find("The conflict is caused by")
-    return seconds, printed[cause:] if cause >= 0 else "\n".join(printed.splitlines()[-15:])
+    _, _, cause = printed.partition("The conflict is caused by:\n")
+    return seconds, cause.partition("\n\n")[0] or "\n".join(printed.splitlines()[-15:])
 
 
 def main() -> int:
@@ -121,7 +121,7 @@ def main() -> int:
             print(f"{seconds:5.1f} s  pip install {shlex.join(line)}{': NO SOLUTION' if why else ''}", flush=True)
             if why:
                 failures += 1
-                print(why.strip(), flush=True)
+                print(why, flush=True)
     print(f"{len(wanted) - failures} passed, {failures} failed")
     return 1 if failures or not wanted else 0
 

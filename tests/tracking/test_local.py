@@ -1,6 +1,7 @@
 """Local files hold everything, whatever the content, and survive a process that died."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -107,4 +108,5 @@ def test_what_is_nested_too_deeply_is_written_as_far_as_it_goes() -> None:
 
 
 def test_integers_beyond_64_bits_and_foreign_keys_are_encoded() -> None:
-    assert json.loads(encode({"n": 2**70, "k": {3: (1, 2)}})) == {"n": str(2**70), "k": {"3": [1, 2]}}
+    assert json.loads(encode({"n": 2**70, "k": {3: (1, 2)}})) == {"n": 2**70, "k": {"3": [1, 2]}}
+    assert json.loads(encode([10**9999, 2**70, math.nan, "\ud800"])) == [hex(10**9999), 2**70, None, "?"]

@@ -11,9 +11,9 @@ from sparring.types import Json
 
 
 def unnamed_event(content: Mapping[str, Json]) -> bytes:
-    return f"data: {json.dumps(content)}\n\n".encode()
+    return f"data: {json.dumps(content, allow_nan=False)}\n\n".encode()
 
 
 def named_event(content: Mapping[str, Json]) -> bytes:
     """An event whose name is its content's type."""
-    return f"event: {content['type']}\ndata: {json.dumps(content)}\n\n".encode()
+    return f"event: {content['type']}\ndata: {json.dumps(content, allow_nan=False)}\n\n".encode()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 
 import pydantic
 
+from sparring.chat.messages import read_json
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
@@ -319,11 +320,11 @@ def _tool_use_block(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _input(call: Mapping[str, Json]) -> Json:
-    """The arguments of a call; a number that JSON has no word for, such as 1e999, becomes text. An endpoint behind may send
-    what is no object, which stands as one text then."""
+    """The arguments of a call. An endpoint behind may send what is no JSON object, such as a number beyond all floats; it
+    stands as one text then."""
     arguments = call["function"]["arguments"]
     try:
-        said = json.loads(arguments, parse_constant=str)
+        said = read_json(arguments)
     except ValueError:
         said = None
     return said if isinstance(said, dict) else {"arguments": arguments}

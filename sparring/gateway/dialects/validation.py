@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-import orjson
 import pydantic
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from sparring.chat.messages import json_bytes
 from sparring.gateway.request import ApiError
 from sparring.types import Json
 
@@ -42,7 +42,7 @@ def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapV
     known: dict[bytes, Any] = {}
 
     def read(value: Json, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
-        text = orjson.dumps(value)
+        text = json_bytes(value)
         if text not in known:
             answer = then(validate(value))
             if len(text) > _MAX_REMEMBERED_BYTES:
@@ -91,7 +91,6 @@ WHOLE = pydantic.BeforeValidator(_whole)
 """Makes an int take 2.0, which in JSON is a whole number too."""
 
 Count: TypeAlias = Annotated[int, pydantic.Field(ge=1, lt=2**63), WHOLE]
-"""Beyond 64 bits our parser of JSON gives floats, which are not exact."""
 
 StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 
