@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from sparring import background
+from sparring import interrupts
 from sparring.build import Baseline, Parts, build_baseline, environment_of, message_engine_of, script_of
 from sparring.config import Config, key_from, load_config
 from sparring.engines.openai import OpenAIEngine
@@ -145,11 +145,9 @@ class MultiTurnRLEvaluator:
         job, self._job = self._job or Job.new(folder, plan), None
         if is_new:
             folder.set_status("running")
-        playing = background.submit(self._evaluate(job, folder, parts, weights))
         try:
-            report = playing.result()
+            report = interrupts.run(self._evaluate(job, folder, parts, weights))
         except BaseException as error:
-            playing.cancel()
             if job.folder.exists():
                 self._console.announced(
                     f"what was played is kept: `sparring eval {folder.path} --resume` goes on with it"
@@ -159,7 +157,10 @@ class MultiTurnRLEvaluator:
                 shutil.rmtree(folder.path)
                 raise
             if is_new:
-                folder.set_status("failed", reason=str(error) or type(error).__name__)
+                if isinstance(error, KeyboardInterrupt):
+                    folder.set_status("stopped")
+                else:
+                    folder.set_status("failed", reason=str(error) or type(error).__name__)
             raise
         if is_new:
             folder.set_status("completed")

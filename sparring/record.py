@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self, final
 
+from sparring import interrupts
 from sparring.chat.messages import canonical_json
 from sparring.engines.openai import UNSET, OpenAIEngine
 from sparring.errors import DataError
@@ -243,7 +244,7 @@ def record(
         finally:
             await engine.close()
 
-    asyncio.run(run())
+    interrupts.run(run())
 
 
 def recording_path(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from sparring import background
+from sparring import interrupts
 from sparring.agents.tool_loop import play
 from sparring.build import environment_of, load_tasks
 from sparring.config import Config
@@ -103,7 +103,7 @@ class Replays:
 
     def __iter__(self) -> Iterator[Replay]:
         for trajectory in self._trajectories:
-            yield background.submit(self._replayed(trajectory)).result()
+            yield interrupts.run(self._replayed(trajectory))
 
     async def _replayed(self, recorded: Trajectory) -> Replay:
         task = copy.deepcopy(_original(recorded.task, self._tasks))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from sparring import interrupts
 from sparring.build import load_policy
 from sparring.chat import create_chat
 from sparring.config import ModelSection
@@ -62,7 +63,7 @@ def serve(
     """
     torch.set_num_threads(os.cpu_count() or 1)
     policy, name, format_of = load_served(model)
-    asyncio.run(_serve(policy, name, format_of, host, port, api_key, on_ready))
+    interrupts.run(_serve(policy, name, format_of, host, port, api_key, on_ready))
 
 
 async def _serve(

@@ -42,12 +42,12 @@ from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
 from sparring.findings import Finding, Severity
 from sparring.history import History
+from sparring.interrupts import interrupts
 from sparring.ledger import Ledger
 from sparring.logs import kept_in
 from sparring.protocols import Tracker
 from sparring.rollouts.resumption import Kept
 from sparring.saving import Saver, training_state
-from sparring.supervision.interrupts import interrupts
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers

@@ -22,6 +22,7 @@ from sparring.checks.sightings import Sighting, Sightings
 from sparring.checks.subject import Subject, UndecidedError, transcript
 from sparring.checks.twin import fingerprint
 from sparring.environments import Environment, StatefulEnvironment, opened, tool_call
+from sparring.environments.base import CLOSE_SECONDS
 from sparring.errors import InfrastructureError
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task, Trajectory
@@ -403,6 +404,11 @@ async def _elsewhere(
                 line = await process.stdout.readline()
         except TimeoutError:
             raise UndecidedError(f"another process had not played the episodes after {limit:g} s") from None
+        except asyncio.CancelledError:
+            process.send_signal(signal.SIGINT)  # it closes the environment of the episode under way
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
+            raise
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -24,6 +24,8 @@ from sparring.checks.report import Checked, CheckReport
 from sparring.checks.watch import CALL_SECONDS, read_note
 from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
+from sparring.interrupts import STOP_SECONDS
+from sparring.keeper import kept
 from sparring.types import Json
 
 TOTAL_SECONDS = 55.0
@@ -32,6 +34,8 @@ MODEL_SECONDS = 1800.0
 _LOAD_SECONDS = 45.0
 """What importing and loading may take, model apart."""
 _MAX_PROCESSES = 8
+_END_SECONDS = 5.0
+"""How long a keeper may take to end what it keeps."""
 
 OnRule = Callable[[str], object]
 
@@ -197,15 +201,16 @@ class _Worker:
         self._note.write_bytes(b"")
         self._errors = folder / "stderr"
         temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
-        # Its own group, so that what it starts ends with it; its own folder, so that what it leaves is seen and removed.
+        # Under a keeper, so that what it starts ends with it; its own folder, so that what it leaves is seen and removed.
+        path = os.pathsep.join(filter(None, sys.path))
+        arguments, environment = kept(
+            [sys.executable, "-m", "sparring.checks.worker"],
+            {**os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0", "PYTHONPATH": path},
+        )
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sparring.checks.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-                env={
-                    **os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0",
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                },
+                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                env=environment,
             )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -219,12 +224,25 @@ class _Worker:
     def __enter__(self) -> _Worker:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._selector.close()
-        self._out.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is not None and issubclass(kind, KeyboardInterrupt):
+                self._close_environments()
+        finally:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._selector.close()
+            self._out.close()
+
+    def _close_environments(self) -> None:
+        """Have the process give up what it plays, and wait until it has ended. Interrupted again, it is not waited for."""
+        self._process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
 
     def line(self, *, until: float) -> dict[str, Any]:
         """The next line. Raises _Stopped when the process ends, or says nothing until then."""

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -37,7 +38,8 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
         os.dup2(2, 1)
         sys.path.insert(0, "")
-        asyncio.run(_main(request, out))
+        with suppress(KeyboardInterrupt):  # whoever watches this process is interrupted; what was open is closed now
+            asyncio.run(_main(request, out))
         out.flush()
         # Threads that user code left behind must not hold the process.
         os._exit(0)

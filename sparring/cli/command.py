@@ -22,12 +22,17 @@ import typer
 from sparring.computing import is_any_left
 from sparring.errors import ServiceError, SparringError
 from sparring.faults import arm_from_environment
+from sparring.interrupts import Terminated, exit_code, raise_on_signals
 from sparring.logs import show_on_stderr, unfailing
 from sparring.redaction import masked
 from sparring.supervision.report import supervised
+from sparring.supervision.supervisor import Supervisor
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C that did not stop a training with a checkpoint, as shells count it: 128 + SIGINT."""
+SUPERVISED = frozenset({"check", "eval", "replay", "review"})
+"""Commands that run a recipe's code in a process of their own, like `train`, so that nothing is left of what it starts."""
+
+
+_INTERRUPTED = frozenset({exit_code(KeyboardInterrupt()), exit_code(Terminated())})
 
 
 _results: ContextVar[TextIO | None] = ContextVar("results", default=None)
@@ -48,9 +53,9 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         except SparringError as error:
             typer.echo(masked(f"error: {error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}"), err=True)
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(exit_code(error)) from None
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - the last place where it can be reported
@@ -99,6 +104,13 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no such letter shows its number
     show_on_stderr()
     report = supervised()
+    name = next(iter(sys.argv[1:]), "")
+    if name in SUPERVISED and not report.is_heard and "--help" not in sys.argv:
+        command = (sys.executable, "-P", "-m", "sparring", *sys.argv[1:])
+        sys.exit(
+            Supervisor(command, None, what=f"`sparring {name}`", say=lambda line: typer.echo(line, err=True)).run()
+        )
+    raise_on_signals()
     try:
         arm_from_environment()
         app()
@@ -109,7 +121,7 @@ def main() -> None:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         report.over(code)
-        if code != INTERRUPTED and not is_any_left():
+        if code not in _INTERRUPTED and not is_any_left():
             raise
         # Threads may still be inside the model: to take the interpreter down under them would crash, to wait may be long.
         sys.stdout.flush()

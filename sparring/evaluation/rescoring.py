@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sparring import interrupts
 from sparring.config import Config
 from sparring.errors import DataError, InfrastructureError, ServiceError
 from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
@@ -54,7 +55,7 @@ def rescore(
         there = ", ".join(sorted(file.stem for file in path.parent.glob("*.jsonl"))) or "none"
         raise DataError(f"{run.path} has no episodes {name!r}; it has {there}.")
     began = time.monotonic()
-    judged = asyncio.run(_judged(function, read_trajectories(path), on_episode))
+    judged = interrupts.run(_judged(function, read_trajectories(path), on_episode))
     seconds, played, evaluations = time.monotonic() - began, [], []
     for row in _rows(run, name, judged):
         groups = _groups(row, judged)

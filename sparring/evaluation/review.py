@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparring import interrupts
 from sparring.config import Config, load_config
 from sparring.errors import DataError, InfrastructureError, ServiceError, UsageError
 from sparring.evaluation.agreement import Agreement, agreement
@@ -63,7 +64,7 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     stored = [one for file in files for one in read_trajectories(file)]
     if not stored:
         raise DataError(f"{', '.join(map(str, files))} hold no episode; name other episodes.")
-    judged = asyncio.run(_judged(stored, reward, scorer))
+    judged = interrupts.run(_judged(stored, reward, scorer))
     pairs = [
         (one.reward.total, other.reward.total)
         for one, other in zip(stored, judged, strict=True)

@@ -14,13 +14,14 @@ from contextlib import suppress
 from functools import cache
 from typing import Final, final
 
-from sparring.supervision.interrupts import is_stopping
+from sparring.interrupts import is_stopping
+from sparring.keeper import adopt_orphans, end_descendants
 
 VARIABLE: Final = "SPARRING_SUPERVISOR"
 """Holds the number of the socket's file descriptor."""
 BEAT_SECONDS: Final = 2.0
 FAREWELL_SECONDS: Final = 8.0
-"""How long a process whose supervisor is gone may take for its last checkpoint."""
+"""How long a process whose supervisor is gone may take for its last checkpoint, or to close what is open."""
 
 
 @final
@@ -32,7 +33,9 @@ class Report:
         number = os.environ.pop(VARIABLE, None)  # not for the processes that this one starts
         self._socket = None if number is None else socket.socket(fileno=int(number))
         self._lock = threading.Lock()
+        self._is_orphan = False
         if self._socket is not None:
+            adopt_orphans()
             os.set_inheritable(self._socket.fileno(), False)
             threading.Thread(target=self._watch, name="sparring-supervised", daemon=True).start()
             threading.Thread(target=self._beat, name="sparring-heartbeat", daemon=True).start()
@@ -47,8 +50,11 @@ class Report:
         self._tell({"run": run})
 
     def over(self, exit_code: int) -> None:
-        """The process ends by itself, in success or failure: nothing is to be started again."""
+        """The process ends by itself, in success or failure: nothing is to be started again. What it leaves behind is ended by
+        the supervisor, or here if that is gone."""
         self._tell({"over": exit_code})
+        if self._is_orphan:
+            end_descendants()
 
     def _tell(self, message: dict[str, str | int]) -> None:
         if self._socket is not None:
@@ -67,9 +73,11 @@ class Report:
         with suppress(OSError):
             while self._socket.recv(64):
                 pass
+        self._is_orphan = True
         if not is_stopping():
             os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(FAREWELL_SECONDS)
+        end_descendants()
         os.killpg(0, signal.SIGKILL)
 
 

@@ -1,4 +1,5 @@
-"""The parent of a training: starts it, watches it, starts it again after a crash, and leaves nothing behind. No torch here."""
+"""The parent of a training, or of another command: starts it, watches it, may start it again after a crash, and leaves nothing
+behind. No torch here."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
+from sparring.keeper import adopt_orphans, end_descendants
 from sparring.supervision.clock import AwakeClock
-from sparring.supervision.processes import adopt_orphans, end_descendants
 from sparring.supervision.report import VARIABLE
 from sparring.tracking import RunFolder
 
@@ -34,7 +35,7 @@ RESTARTS = "restarts.jsonl"
 
 @final
 class Supervisor:
-    """Runs one training to its end through as many processes as that takes.
+    """Runs one command to its end, a training through as many processes as that takes.
 
     A process that ends by itself says so first, with its exit code, which is then this one's: a mistake in a recipe is not mended
     by trying again. One that ends in any other way, by a signal or by code that leaves the interpreter, has crashed.
@@ -43,23 +44,27 @@ class Supervisor:
     def __init__(
         self,
         begin: Sequence[str],
-        resume: Callable[[str], Sequence[str]],
+        resume: Callable[[str], Sequence[str]] | None,
         *,
+        what: str = "the training",
         say: Callable[[str], object],
         max_restarts: int = MAX_RESTARTS,
         silent_seconds: float = SILENT_SECONDS,
         pause_seconds: float = 1.0,
     ) -> None:
-        """`begin` is the command to start with, `resume` gives the one that goes on with a run folder. `pause_seconds` before
-        the first restart, twice as long before each next one."""
-        self._begin, self._resume = tuple(begin), resume
+        """`begin` is the command to start with, `resume` gives the one that goes on with a run folder; without it nothing is
+        started again. `what` names the command in messages. `pause_seconds` before the first restart, twice as long before each
+        next one."""
+        self._begin, self._resume, self._what = tuple(begin), resume, what
         self._say = say
         self._max_restarts, self._silent_seconds = max_restarts, silent_seconds
         self._pause_seconds = pause_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._run: RunFolder | None = None
         self._told_at: list[float] = []
-        """When somebody asked this process to stop."""
+        """When this process was asked to stop."""
+        self._told_by = signal.SIGINT
+        """The first signal that asked it."""
 
     def run(self) -> int:
         """Returns the exit code for this process."""
@@ -75,15 +80,18 @@ class Supervisor:
                 if exit_code is not None:
                     return exit_code
                 if self._told_at:
-                    return 128 + signal.SIGINT
+                    return 128 + self._told_by
+                if self._resume is None:
+                    self._say(f"error: {self._what} {crash}. What it says before that is above.")
+                    return CRASHED
                 if self._run is None:
-                    self._say(f"error: the training {crash} before it had a run folder; nothing is to be resumed.")
+                    self._say(f"error: {self._what} {crash} before it had a run folder; nothing is to be resumed.")
                     return CRASHED
                 step = int(self._run.status().get("step") or 0)
                 num_restarts = 1 if step > last_step else num_restarts + 1
                 last_step = step
                 if num_restarts > self._max_restarts:
-                    reason = f"the training {crash} {num_restarts} times in a row after step {step}"
+                    reason = f"{self._what} {crash} {num_restarts} times in a row after step {step}"
                     self._run.set_status("failed", reason=reason)
                     self._say(
                         f"error: {reason}, so it is given up. What a process says before it dies is above; {self._run.path} "
@@ -92,11 +100,11 @@ class Supervisor:
                     return CRASHED
                 self._note(crash, step)
                 self._say(
-                    f"the training {crash} after step {step}; it goes on from its last checkpoint "
+                    f"{self._what} {crash} after step {step}; it goes on from its last checkpoint "
                     f"({num_restarts} of at most {self._max_restarts} times without a step between)"
                 )
                 if self._waits(self._pause_seconds * 2 ** (num_restarts - 1)):
-                    return 128 + signal.SIGINT
+                    return 128 + self._told_by
                 command = tuple(self._resume(str(self._run.path)))
 
     def _watched(self, command: Sequence[str]) -> tuple[int | None, str]:
@@ -127,7 +135,7 @@ class Supervisor:
                     break
                 if now - heard_at > self._silent_seconds and not is_hung:
                     is_hung = True
-                    self._say(f"the training has not said for {self._silent_seconds:g} s that it lives; it is ended")
+                    self._say(f"{self._what} has not said for {self._silent_seconds:g} s that it lives; it is ended")
                     self._end_hung()
                 if len(self._told_at) > 1 and time.monotonic() - self._told_at[1] > IMPATIENT_SECONDS:
                     self._kill(signal.SIGKILL)
@@ -177,6 +185,8 @@ class Supervisor:
         """Pass on what asks to stop; a terminal that was closed does, too, but for `nohup`."""
 
         def pass_on(number: int, _: FrameType | None) -> None:
+            if not self._told_at:
+                self._told_by = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
             self._told_at.append(time.monotonic())
             self._kill(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 

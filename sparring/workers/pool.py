@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias, TypedDict, TypeVar, final
 
 from sparring.errors import InfrastructureError, UsageError, WorkerLost
+from sparring.keeper import kept
 from sparring.logs import get_logger
 from sparring.types import Json
 from sparring.workers.wire import frame, outcome_frame, receive
@@ -31,6 +32,8 @@ START_SECONDS = 60.0
 """How long a worker may take until it has imported what it runs."""
 END_SECONDS = 2.0
 """How long a worker may take to end, or to write where it is, before it is killed."""
+END_KEEPER_SECONDS = 5.0
+"""How long its keeper may take to kill it and all that it has started."""
 
 
 class Code(TypedDict):
@@ -195,14 +198,20 @@ class _Worker:
         """Raises InfrastructureError when no process can be started."""
         ours, theirs = socket.socketpair()
         with theirs:
+            program = [
+                sys.executable,
+                "-P",
+                "-X",
+                "faulthandler",
+                "-m",
+                "sparring.workers.process",
+                str(theirs.fileno()),
+            ]
+            path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+            arguments, environment = kept(program, {**os.environ, "PYTHONPATH": path})
             try:
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable, "-P", "-X", "faulthandler", "-m", "sparring.workers.process", str(theirs.fileno()),
-                        str(os.getpid()),
-                    ],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-                    pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                    arguments, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
                 ours.close()
@@ -288,7 +297,10 @@ class _Worker:
             has_ended = True
         except subprocess.TimeoutExpired:
             has_ended = False
-        # Also what it has started.
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_KEEPER_SECONDS)
+        # Where the keeper knows of no descendants, or does not answer.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

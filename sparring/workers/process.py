@@ -1,4 +1,4 @@
-"""A worker process: `python -m sparring.workers.process DESCRIPTOR PARENT` runs what its pool asks for until the pipe ends.
+"""A worker process: `python -m sparring.workers.process DESCRIPTOR` runs what its pool asks for until the pipe ends.
 
 Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place", "arguments"},
 {"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done"},
@@ -8,10 +8,8 @@ Each message is an object (see `wire`). From the pool: first {"code", "beat_seco
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +27,9 @@ from sparring.types import Json, Message, ToolSchema, Turn
 from sparring.workers.pool import Code
 from sparring.workers.wire import frame, outcome, outcome_frame, receive, result_of
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
-    descriptor, parent = map(int, sys.argv[1:])
-    _end_with(parent)
+    descriptor = int(sys.argv[1])
     # Standard output is for the results of a command, and a terminal that is gone is no reason for a tool to fail.
     sys.stdout = sys.stderr = unfailing(sys.stderr)
     with suppress(OSError):
@@ -207,15 +202,6 @@ class _Session:
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
         return self.turns
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends. Elsewhere than on Linux the end of the pipe
-    tells, once the process comes back to its event loop."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -119,8 +119,8 @@ ENDLESS = ("schedule.max_steps=100000", "schedule.max_epochs=100000", "schedule.
 def test_a_killed_trainer_is_back_in_time_and_nothing_is_left_of_a_killed_supervisor(command: Command) -> None:
     process = command.begin(*ENDLESS, "environment.workers=1")
     seconds_until(lambda: command.step() >= 2, within=300)
-    # Supervisor, trainer, worker.
-    assert len(command.processes()) == 3
+    # Supervisor, trainer, the worker's keeper, worker.
+    assert len(command.processes()) == 4
 
     killed, step = command.trainer(), command.step()
     os.kill(killed, signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparring.supervision.processes import descendants
+from sparring.keeper import descendants
 from sparring.tracking.local import LocalTracker
 from sparring.tracking.mlflow_tracker import MlflowTracker
 

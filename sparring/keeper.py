@@ -1,0 +1,138 @@
+"""The processes that descend from this one, and a keeper: a small process that starts a program and leaves nothing of it behind.
+
+    arguments, environment = kept([sys.executable, "-m", "program"], os.environ)
+    process = subprocess.Popen(arguments, env=environment, start_new_session=True)
+
+When the program ends, in whatever way, or the process that started the keeper does, or the keeper gets SIGTERM, the keeper
+kills all that descends from it, also in sessions of their own, and then ends as the program did. It passes SIGINT and SIGABRT
+on. It is this file, run as a script with the standard library alone. Elsewhere than on Linux it starts the program and waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_VARIABLE = "SPARRING_KEEPER"
+"""Holds the process id of who starts the keeper, and the program's arguments. As arguments of the keeper they would make it look
+like the program."""
+
+
+def kept(command: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The arguments and the environment to start a program with under a keeper; its first argument is a path."""
+    return [sys.executable, "-I", "-S", __file__], {**environment, _VARIABLE: json.dumps([os.getpid(), *command])}
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that none gets lost. Only Linux knows this."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants() -> list[int]:
+    """Process ids of all that descend from this process, zombies too. Empty where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold anything.
+            parent = int(stat.read_text("utf-8", errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found: list[int] = []
+    around = [os.getpid()]
+    while around:
+        around = [child for parent in around for child in children.get(parent, ())]
+        found += around
+    return found
+
+
+def end_descendants(*, within_seconds: float = 2.0) -> list[int]:
+    """Kill and reap all that descends from this process; who was there. What is killed leaves its own children to us."""
+    deadline = time.monotonic() + within_seconds
+    ended: list[int] = []
+    while True:
+        _reap()
+        left = descendants()
+        if not left or time.monotonic() > deadline:
+            return ended
+        ended += [pid for pid in left if pid not in ended]
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+class _Asked(BaseException):
+    """The program is to be ended."""
+
+
+def _keep() -> NoReturn:
+    starter, *command = json.loads(os.environ.pop(_VARIABLE))
+    keeper = os.getpid()
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, _ask)
+    status = program = 0
+    try:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != starter:
+            raise _Asked
+        program = os.fork()
+        if not program:
+            _become(command, keeper)
+        for number in (signal.SIGINT, signal.SIGABRT):
+            signal.signal(number, lambda number, _: os.kill(program, number))
+        # The end of the program is the end of its pipes.
+        os.closerange(3, 1 << 20)
+        ended = 0
+        while ended != program:
+            ended, status = os.waitpid(-1, 0)
+    except _Asked:
+        status = signal.SIGKILL
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(keeper, -code)
+    os._exit(code)
+
+
+def _become(command: list[str], keeper: int) -> NoReturn:
+    """Replace this process, a fork of the keeper, by the program. The kernel ends that with the keeper."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        if os.getppid() == keeper:
+            os.execv(command[0], command)
+    finally:
+        os._exit(127)
+
+
+def _ask(*_: object) -> NoReturn:
+    raise _Asked
+
+
+if __name__ == "__main__":
+    _keep()
