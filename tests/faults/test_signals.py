@@ -57,7 +57,9 @@ class Command:
         """Start a command, and wait until it plays; how many environments are open then."""
         num_open, arguments, plan = COMMANDS[name]
         if name == "replay":
-            assert self.start("eval", str(RECIPE), "run.name=run", *SCRIPTED, *HELD_OUT).wait(120) == 0
+            recorded = self.start("eval", str(RECIPE), "run.name=run", *SCRIPTED, *HELD_OUT)
+            _, error = recorded.communicate(timeout=120)
+            assert recorded.returncode == 0, error
             self.notes.unlink()
         self.start(name, *arguments, *([] if name == "replay" else [f"environment.workers={workers}"]), plan=plan)
         self.until(lambda: len(self.open()) == num_open)
@@ -207,3 +209,14 @@ def test_a_close_that_hangs_is_waited_for_until_the_deadline(command: Command, c
     assert 25 < time.monotonic() - began < 60
     assert "stopping" in error
     assert command.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recording_that_is_stopped_ends_well(command: Command, number: signal.Signals) -> None:
+    upstream = ("--upstream", "http://127.0.0.1:9/v1", "--model", "m")
+    process = command.start("record", *upstream, "--out", str(command.folder / "out"), "--port", "0", "--json")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (0, "stopped\n")
