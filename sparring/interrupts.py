@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 
 STOP_SECONDS: Final = 35.0
 """How long `run` waits for what it has cancelled: as long as environments may take to close, and a little more."""
+ANNOUNCE_SECONDS: Final = 1.0
+"""A stop that takes longer is announced."""
 _asked: signal.Signals | None = None
 
 
@@ -88,19 +90,21 @@ def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SE
         asked.set()
         background.call_soon(stop.set)
 
-    deadline: float | None = None
+    asked_at, is_announced = 0.0, False
     with interrupts(cancel):
         while not wait({running}, 0.2).done:
             if not asked.is_set():
                 continue
-            if deadline is None:
-                deadline = time.monotonic() + stop_seconds
+            asked_at = asked_at or time.monotonic()
+            waited = time.monotonic() - asked_at
+            if waited > stop_seconds:
+                logger.warning("what is open was not closed within %g s; it is ended by force", stop_seconds)
+                raise _interruption()
+            if waited > ANNOUNCE_SECONDS and not is_announced:
+                is_announced = True
                 logger.warning(
                     "stopping: what is open is being closed; a second Ctrl-C or SIGTERM does not wait for it"
                 )
-            elif time.monotonic() > deadline:
-                logger.warning("what is open was not closed within %g s; it is ended by force", stop_seconds)
-                raise _interruption()
     if asked.is_set() and (running.cancelled() or running.exception() is not None):
         raise _interruption()
     return running.result()
