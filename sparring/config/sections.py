@@ -409,6 +409,9 @@ class TrackingSection(Section):
     mlflow_uri: str | None = Field(default=None, description="None keeps a sqlite file in the run.")
     mlflow_experiment_name: str = Field(default="sparring")
     prometheus_address: str | None = Field(default=None, description="host:port that a Prometheus server reads.")
+    prometheus_textfile_dir: str | None = Field(
+        default=None, description="Folder of the node exporter's textfile collector."
+    )
     webhook_url_env: str | None = Field(
         default=None, description="Name of the environment variable with the address that is told of the run."
     )

@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from sparring.config import Config
+from sparring.config import Config, TrackingSection
 from sparring.errors import ServiceError, UsageError
 from sparring.logs import get_logger
 from sparring.protocols import Tracker
@@ -31,9 +35,10 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
         # Looked for and not imported: only the process that tells it loads it, which takes seconds.
         require_mlflow()
         trackers.append(MlflowTracker.open(config, folder))
-    if section.prometheus_address is not None:
-        _require("prometheus_client", "tracking.prometheus_address")
-        trackers += _prometheus(section.prometheus_address, folder)
+    for key in ("prometheus_address", "prometheus_textfile_dir"):
+        if getattr(section, key) is not None:
+            _require("prometheus_client", f"tracking.{key}")
+    trackers += _prometheus(section, folder)
     if section.webhook_url_env is not None:
         try:
             url = webhook_url(section.webhook_url_env, os.environ.get(section.webhook_url_env))
@@ -57,12 +62,28 @@ def _require(library: str, key: str) -> None:
         )
 
 
-def _prometheus(address: str, folder: RunFolder) -> list[Tracker]:
-    """None when another process listens there: two runs of one recipe must not keep each other from training."""
-    # Imported only when asked for, since it is an optional dependency.
-    door = importlib.import_module("sparring.tracking.prometheus")
+def _prometheus(section: TrackingSection, folder: RunFolder) -> list[Tracker]:
+    """Without what cannot be had: two runs of one recipe, which listen at one address, must not keep each other from training."""
+    found: list[Tracker] = []
+    run, address = folder.path.name, section.prometheus_address
+    if address is not None:
+        with _unless_refused(f"nothing can listen at {address}"):
+            found.append(_tracker_class()(address, run=run))
+    if section.prometheus_textfile_dir is not None:
+        textfile = Path(section.prometheus_textfile_dir) / f"sparring-{run}.prom"
+        with _unless_refused(f"{textfile} cannot be written"):
+            found.append(_tracker_class()(run=run, textfile=textfile.absolute()))
+    return found
+
+
+def _tracker_class() -> Any:
+    """Imported only when asked for, since it is an optional dependency."""
+    return importlib.import_module("sparring.tracking.prometheus").PrometheusTracker
+
+
+@contextmanager
+def _unless_refused(what: str) -> Iterator[None]:
     try:
-        return [door.PrometheusTracker(address, run=folder.path.name)]
+        yield
     except OSError as error:
-        logger.warning("tracking: nothing can listen at %s (%s); the run goes on without it.", address, error)
-        return []
+        logger.warning("tracking: %s (%s); the run goes on without it.", what, error)

@@ -1,5 +1,5 @@
-"""The door to Prometheus: the latest numbers of a run at an address that its server reads. The only module that imports
-prometheus_client.
+"""The latest numbers of a run for Prometheus: at an address that its server reads, and in a file for the node exporter. The only
+module that imports prometheus_client.
 
 `rollout/reward/mean` is `sparring_rollout_reward_mean{run="..."}`. Ready alert rules for these names are in
 `sparring/templates/prometheus/alerts.yml`.
@@ -8,65 +8,157 @@ prometheus_client.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import final
 
-from prometheus_client import CollectorRegistry, Gauge, start_http_server
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Gauge, start_http_server, write_to_textfile
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sparring.findings import Severity
 from sparring.types import Json, TrajectoryGroup
 
 STATUSES = ("running", "completed", "stopped", "failed")
+LINGER_SECONDS = 60.0
+"""How long the address answers after the run has ended, until its end was read twice: two servers may read it."""
+READ_RECENTLY_SECONDS = 300.0
+"""An address that was not read for so long is not waited for."""
+_SENDING_SECONDS = 0.5
+"""For the answer to the last read."""
 
 
 @final
 class PrometheusTracker:
-    """Serves the latest value of each metric, the step, when it was, findings by severity and how the run stands."""
+    """Gives the latest value of each metric, the step, when it was, findings by severity and how the run stands."""
 
-    def __init__(self, address: str, *, run: str, clock: Callable[[], float] = time.time) -> None:
-        """`address` is host:port; port 0 takes a free one. Raises OSError when nothing can listen there."""
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        run: str,
+        textfile: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
+        """`address` is host:port; port 0 takes a free one. `textfile` is replaced as a whole at each change. Raises OSError when
+        nothing can listen there, or the file cannot be written."""
         self._clock = clock
+        self._linger_seconds = linger_seconds
+        self._opened = time.monotonic()
+        self._is_stopped = False
+        self._textfile = textfile
         self._registry = CollectorRegistry()
+        self._reads = _Reads()
+        # First, so that what is read after a status was set counts as a read of it.
+        if address is not None:
+            self._registry.register(self._reads)
         self._gauges: dict[str, Gauge] = {}
         self._run = run
         self._findings = _Findings(run)
         self._registry.register(self._findings)
         self._status = Gauge("sparring_run_status", "1 for how it stands.", ["run", "status"], registry=self._registry)
-        host, _, port = address.rpartition(":")
-        self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
-        self.port: int = self._server.server_port
-        """Where it listens."""
+        self._write()
+        self._server = None
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
+            self.port: int = self._server.server_port
+            """Where it listens."""
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
         for one in STATUSES:
             self._status.labels(self._run, one).set(one == status)
+        if status == "running":
+            # A run that makes no first step is waited for from its start.
+            self._set(*_LAST_STEP, self._clock())
+        else:
+            self._reads.restart()
+        self._is_stopped = status == "stopped"
+        self._write()
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._set(gauge_name(name), name, value)
         self._set("sparring_step", "The optimizer step of the latest numbers.", step)
-        self._set("sparring_last_step_timestamp_seconds", "When they came, in seconds since 1970.", self._clock())
+        self._set(*_LAST_STEP, self._clock())
+        self._write()
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         self._findings.counts[str(finding["severity"])] += 1
+        self._write()
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None: ...
 
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """The address answers no more."""
+        """Wait until the run's end was read, then answer no more. The file stays.
+
+        For at most LINGER_SECONDS; where the address has not been read lately only until it was open for so long, so that a
+        server finds a run that ended early.
+        """
+        if self._server is None:
+            return
+        seconds = self._linger_seconds
+        if not self._reads.was_recent(READ_RECENTLY_SECONDS):
+            seconds = 0.0 if self._is_stopped else seconds - (time.monotonic() - self._opened)
+        if self._reads.wait(2, max(0.0, seconds)):
+            time.sleep(_SENDING_SECONDS)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._server = None
+
+    def _write(self) -> None:
+        if self._textfile is not None:
+            write_to_textfile(str(self._textfile), self._registry)
 
     def _set(self, name: str, description: str, value: float) -> None:
         if name not in self._gauges:
             self._gauges[name] = Gauge(name, description, ["run"], registry=self._registry)
         self._gauges[name].labels(self._run).set(value)
+
+
+_LAST_STEP = (
+    "sparring_last_step_timestamp_seconds",
+    "When the latest numbers came, or the run was started, in seconds since 1970.",
+)
+
+
+class _Reads(Collector):
+    """Counts how often the address is read, and serves nothing of its own."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num = 0
+        self._last: float | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        with self._changed:
+            self._num += 1
+            self._last = time.monotonic()
+            self._changed.notify_all()
+        return iter(())
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def restart(self) -> None:
+        """Count from here on."""
+        with self._changed:
+            self._num = 0
+
+    def was_recent(self, seconds: float) -> bool:
+        with self._changed:
+            return self._last is not None and time.monotonic() - self._last < seconds
+
+    def wait(self, num: int, seconds: float) -> bool:
+        """Whether there have been so many reads since `restart` within these seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._num >= num, timeout=seconds)
 
 
 class _Findings(Collector):
