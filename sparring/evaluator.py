@@ -23,6 +23,7 @@ from sparring.evaluation.job import SPLIT, Job, Plan
 from sparring.evaluation.policies import Policy, PolicyKind, checkpoint_of, read_policy, run_and_step, run_path
 from sparring.evaluation.report import EvaluationReport, comparisons
 from sparring.ledger import Ledger
+from sparring.metering import metered_in, read_usage
 from sparring.protocols import MessageEngine
 from sparring.rollouts import Collector
 from sparring.tracking import Console, RunFolder
@@ -265,6 +266,12 @@ class MultiTurnRLEvaluator:
     async def _play_all(
         self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine], extra: Mapping[str, Weights]
     ) -> EvaluationReport:
+        with metered_in(job.path.parent.parent, during=job.path.stem):
+            return await self._play_each(job, room, engines, extra)
+
+    async def _play_each(
+        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine], extra: Mapping[str, Weights]
+    ) -> EvaluationReport:
         tasks = room.tasks.held_out[: self.config.evaluation.eval_num_tasks]
         if not tasks:
             raise DataError("the held_out split is empty, so there is nothing to evaluate; set data.held_out.")
@@ -287,7 +294,10 @@ class MultiTurnRLEvaluator:
                 )  # fmt: skip
                 played.append(await self._play(job, room, player, row, tasks))
         evaluations = tuple(evaluation for evaluation, _ in played)
-        report = EvaluationReport(evaluations=evaluations, comparisons=comparisons(evaluations), path=job.path)
+        report = EvaluationReport(
+            evaluations=evaluations, comparisons=comparisons(evaluations), path=job.path,
+            endpoints=tuple(read_usage(job.path.parent.parent, during=job.path.stem)),
+        )  # fmt: skip
         report.write([group for _, groups in played for group in groups])
         job.over()
         return report

@@ -15,21 +15,29 @@ PRICES: Mapping[str, str] = {
     "hour": "an hour of the machine",
 }
 """What may have a price."""
+ENDPOINT_PRICES = ("read", "cached", "sample")
+"""What may have one at an endpoint, as `MODEL:read` or `MODEL@HOST:read`: a million tokens read, read from its cache, sampled."""
+
+
+def has_price(name: str) -> bool:
+    """Whether something of this name may have a price."""
+    endpoint, _, kind = name.rpartition(":")
+    return name in PRICES or (endpoint != "" and kind in ENDPOINT_PRICES)
 
 
 def read_prices(given: Sequence[str]) -> dict[str, float]:
     """From `sample=0.6` and the like. Raises UsageError for anything else."""
     prices = {}
     for one in given:
-        name, _, amount = one.partition("=")
+        name, _, amount = one.rpartition("=")
         try:
             price = float(amount)
         except ValueError:
             price = -1.0
-        if name not in PRICES or not 0 <= price < float("inf"):
+        if not has_price(name) or not 0 <= price < float("inf"):
             raise UsageError(
                 f"--price {one!r} is no price; write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
-                f"{', '.join(PRICES.values())}."
+                f"{', '.join(PRICES.values())}; of an endpoint MODEL:read=AMOUNT, MODEL:cached=AMOUNT and MODEL:sample=AMOUNT."
             )
         prices[name] = price
     return prices
@@ -38,6 +46,18 @@ def read_prices(given: Sequence[str]) -> dict[str, float]:
 def cost(name: str, amount: float, price: float) -> float:
     """Of an amount in tokens, or in hours."""
     return price * amount if name == "hour" else price * amount / PER_TOKENS
+
+
+def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices: Mapping[str, float]) -> float | None:
+    """Of tokens at `model@host`, `cached` of those read; None where nothing of it has a price. Cached ones cost as much as others
+    where they have no price of their own."""
+    model = endpoint.rpartition("@")[0]
+    own = {kind: prices.get(f"{endpoint}:{kind}", prices.get(f"{model}:{kind}")) for kind in ENDPOINT_PRICES}
+    if all(price is None for price in own.values()):
+        return None
+    for_read = own["read"] or 0.0
+    for_cached = for_read if own["cached"] is None else own["cached"]
+    return (for_read * (read - cached) + for_cached * cached + (own["sample"] or 0.0) * sampled) / PER_TOKENS
 
 
 def usage_metrics(
@@ -51,5 +71,7 @@ def usage_metrics(
     amounts = {"prefill": max(0.0, computed - sampled), "sample": sampled, "train": trained, "hour": seconds / 3600}
     metrics = {f"usage/{name}_tokens": amount for name, amount in amounts.items() if name != "hour"}
     if prices:
-        metrics["usage/cost"] = sum(cost(name, amounts[name], price) for name, price in prices.items())
+        metrics["usage/cost"] = sum(
+            cost(name, amounts[name], price) for name, price in prices.items() if name in PRICES
+        )
     return metrics

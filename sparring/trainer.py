@@ -45,6 +45,7 @@ from sparring.history import History
 from sparring.interrupts import interrupts
 from sparring.ledger import Ledger
 from sparring.logs import kept_in
+from sparring.metering import metered_in
 from sparring.protocols import Tracker
 from sparring.rollouts.resumption import Kept
 from sparring.saving import Saver, training_state
@@ -248,7 +249,7 @@ class MultiTurnRLTrainer:
             self._stop_on_errors(reports[-1])
         parts, folder = self._parts, self.folder
         assert folder is not None
-        with folder.held_for_training(), kept_in(folder.path):
+        with folder.held_for_training(), kept_in(folder.path), metered_in(folder.path, during="training"):
             # Files as the run's own recipe names them.
             settings = self.config if self.recipe.absolute() == folder.recipe else folder.config()
             for note in await asyncio.to_thread(

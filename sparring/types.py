@@ -165,10 +165,12 @@ MAX_REMOVED_MASS = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How many tokens a turn had, as an endpoint counts them that does not tell which."""
+    """How many tokens a turn had, as an endpoint counts them that does not report which."""
 
     num_prompt_tokens: int
     num_sampled_tokens: int
+    num_cached_tokens: int | None = None
+    """Of the prompt's, those that the endpoint had in a cache; None where it does not report that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,5 +94,15 @@ def _numbers(played: Played) -> dict[str, Json]:
     return {
         "success": [success.mean, success.low, success.high], "score": [score.mean, score.low, score.high],
         "episodes": played.num_episodes, "tasks": len(played.evaluation.task_ids),
-        "seconds": round(played.evaluation.seconds, 1),
+        "seconds": round(played.evaluation.seconds, 1), **_tokens(played),
     }  # fmt: skip
+
+
+def _tokens(played: Played) -> dict[str, Json]:
+    """Tokens read and sampled; null where an endpoint reported none."""
+    turns = [turn for one in played.trajectories for turn in one.turns]
+    is_known = all(turn.token_ids or turn.usage is not None for turn in turns)
+    return {
+        "read_tokens": sum(turn.num_prompt_tokens for turn in turns) if is_known else None,
+        "sampled_tokens": sum(turn.num_sampled_tokens for turn in turns) if is_known else None,
+    }

@@ -89,6 +89,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name in `runs/`.")]
 
 
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND=AMOUNT",
+        help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine); of an endpoint MODEL:read, "
+        "MODEL:cached, MODEL:sample. By default the recipe's tracking.prices.",
+    ),
+]
+
+
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Change fields of the recipe.")
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, Overrides, Prices, app, print_json, reported, run_path, say
 from sparring.cli.tables import show_evaluations
 from sparring.errors import UsageError
+from sparring.prices import read_prices
 from sparring.tracking import Console, RunFolder
 
 if TYPE_CHECKING:
@@ -51,13 +52,14 @@ def evaluate(
         bool, typer.Option("--compare", help="Show evaluations of several RUN, RUN@STEP or files side by side.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="With --compare: where the picture goes.")] = None,
+    price: Prices = None,
     as_json: Json = False,
 ) -> None:
     """Play a run's held-out tasks with its policies and others, and compare them task by task.
 
     With engine.type=openai or =scripted an endpoint or a script plays them, also those of a recipe that was not trained.
     """
-    changes = list(overrides or [])
+    changes, prices = list(overrides or []), read_prices(price or ())
     playing = {"--policy": policy, "--temperature": temperature, "--key-env": key_env, "--resume": resume or None}
     playing |= {"--no-base": None if base else True}
     judging, comparing = {"--scorer": scorer, "--episodes": episodes}, {"--plot": plot}
@@ -71,7 +73,7 @@ def evaluate(
     if compare:
         _compare_runs([run, *changes], plot or Path("comparison.svg"), as_json)
     elif rescore:
-        _rescore(RunFolder(run_path(Path(run))), changes, scorer, episodes, as_json)
+        _rescore(RunFolder(run_path(Path(run))), changes, scorer, episodes, prices, as_json)
     else:
         if not base and policy is not None:
             raise UsageError("--no-base leaves policies out and --policy names them all; give one of the two.")
@@ -81,17 +83,20 @@ def evaluate(
             run, overrides=changes, evaluate_base_model=base, policies=policy, temperatures=temperature,
             api_key_env=key_env, resume=resume, quiet=as_json,
         )  # fmt: skip
-        _show_report(evaluator.evaluate(), as_json)
+        report = evaluator.evaluate()
+        _show_report(report, prices or evaluator.config.tracking.prices, as_json)
 
 
 def _rescore(
-    folder: RunFolder, changes: Sequence[str], scorer: str | None, episodes: str | None, as_json: bool
-) -> None:
+    folder: RunFolder, changes: Sequence[str], scorer: str | None, episodes: str | None, prices: Mapping[str, float],
+    as_json: bool,
+) -> None:  # fmt: skip
     if scorer is None:
         raise UsageError("--rescore needs who judges; name a function with --scorer MODULE:NAME.")
     from sparring.evaluation.rescoring import rescore
 
-    _show_report(rescore(folder, folder.config(changes), scorer, episodes=episodes), as_json)
+    config = folder.config(changes)
+    _show_report(rescore(folder, config, scorer, episodes=episodes), prices or config.tracking.prices, as_json)
 
 
 def _compare_runs(sources: Sequence[str], picture: Path, as_json: bool) -> None:
@@ -115,12 +120,14 @@ def _compare_runs(sources: Sequence[str], picture: Path, as_json: bool) -> None:
     say(f"the picture is {picture}")
 
 
-def _show_report(report: EvaluationReport, as_json: bool) -> None:
+def _show_report(report: EvaluationReport, prices: Mapping[str, float], as_json: bool) -> None:
     here = Path.cwd()
     path = report.path.relative_to(here) if report.path.is_relative_to(here) else report.path
     if as_json:
-        print_json({"path": str(path), **report.as_json()})
+        print_json({"path": str(path), **report.as_json(prices)})
         return
     title = "held-out tasks" if report.rescored is None else f"{report.rescored['episodes']}, judged anew"
     show_evaluations(report.evaluations, report.comparisons, title=title)
+    for endpoint in report.endpoints:
+        say(endpoint.summary(prices))
     say(f"every task is in {path}")

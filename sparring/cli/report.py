@@ -8,16 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, Prices, Run, app, print_json, reported, run_path, say
 from sparring.tracking import Console
-
-Prices = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KIND=AMOUNT",
-        help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine).",
-    ),
-]
 
 
 @app.command()

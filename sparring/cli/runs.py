@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sparring.cli.command import Json, Overrides, Run, print_json, reported, run_path, runs_app, say
+from sparring.cli.command import Json, Overrides, Prices, Run, print_json, reported, run_path, runs_app, say
 from sparring.errors import DataError, ServiceError, UsageError
+from sparring.metering import read_usage
+from sparring.prices import read_prices
 from sparring.tracking import Console, RunFolder, list_runs
 from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.open_trackers import require_mlflow
@@ -38,12 +40,14 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
 
 @runs_app.command("show")
 @reported
-def runs_show(run: Run, as_json: Json = False) -> None:
-    """One run: how it stands, its latest numbers, its checkpoints, its evaluations on held-out tasks."""
+def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
+    """One run: how it stands, its latest numbers, its checkpoints, its held-out evaluations, what endpoints were asked."""
     folder = RunFolder(run_path(run))
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
     kept = _checkpoints(folder)
     evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))
+    endpoints = read_usage(folder.path)
+    prices = (read_prices(price or ()) or folder.config().tracking.prices) if endpoints else {}
     if as_json:
         shown = {
             "path": str(folder.path),
@@ -51,6 +55,7 @@ def runs_show(run: Run, as_json: Json = False) -> None:
             "metrics": latest,
             "checkpoints": kept,
             "evaluations": [str(e) for e in evaluations],
+            "endpoints": [one.as_json(prices) for one in endpoints],
         }
         print_json(shown)
         return
@@ -64,6 +69,8 @@ def runs_show(run: Run, as_json: Json = False) -> None:
         Console().table("checkpoints", ["step", "validation score", ""], rows)
     for path in evaluations:
         say(f"evaluation: {path}")
+    for endpoint in endpoints:
+        say(f"endpoint {endpoint.summary(prices)}")
 
 
 @runs_app.command("stop")

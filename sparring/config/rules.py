@@ -18,7 +18,7 @@ from sparring.config.sections import (
     section_class,
 )
 from sparring.errors import ConfigProblem
-from sparring.prices import PRICES
+from sparring.prices import PRICES, has_price
 
 OF_TRAINING: Mapping[str, frozenset[str]] = {
     **{
@@ -325,8 +325,8 @@ def _tracking_problems(section: TrackingSection) -> list[tuple[str, str]]:
         message = "is no name of an environment variable; put the address into one, and give its name here."
         found.append(("webhook_url_env", message))
     for name, price in section.prices.items():
-        if name not in PRICES or price < 0:
-            message = f"is no price; what may have one is {', '.join(PRICES)}, and it is not below 0."
+        if not has_price(name) or price < 0:
+            message = f"is no price; what may have one is {', '.join(PRICES)} and MODEL:read, and it is not below 0."
             found.append((f"prices.{name}", message))
     return found
 

@@ -20,6 +20,7 @@ import httpx
 
 from sparring.chat.messages import canonical_json
 from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, ServiceError
+from sparring.metering import count_request, endpoint_name
 from sparring.protocols import DeltaCallback
 from sparring.types import Json, Message, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
 
@@ -56,7 +57,7 @@ class OpenAIEngine:
 
     Connections that break, 408, 409, 425, 429 and 5xx are asked again with exponential backoff, or when `Retry-After`
     says; each request that is on its way or pauses holds one of `max_concurrency` slots, so that an endpoint that is
-    overloaded is asked less.
+    overloaded is asked less. Each request is counted in the run's `usage.jsonl`.
 
         engine = OpenAIEngine("http://127.0.0.1:8000/v1", "quickstart-001")
     """
@@ -76,6 +77,7 @@ class OpenAIEngine:
         """`base_url` with its `/v1`; `max_retries` further tries of one request; deadlines are times of `clock`."""
         self._base_url = base_url.rstrip("/")
         self._model = model
+        self._name = endpoint_name(model, base_url)
         self._api_key = api_key
         self._max_concurrency = max_concurrency
         self._slots = asyncio.Semaphore(max_concurrency)
@@ -152,6 +154,8 @@ class OpenAIEngine:
                     heard.take_whole(await response.aread())
         except httpx.TransportError as error:
             raise heard.broken(f"{type(error).__name__} {error}".strip()) from error
+        finally:
+            count_request(self._name, answered=heard.is_whole, usage=heard.usage)
         if response.status_code == 200:
             return heard.answer()
         if token_limit == "max_tokens" and _takes_other_limit(response):
@@ -226,8 +230,12 @@ class _Heard:
         self._texts = {"content": "", "reasoning_content": ""}
         self._calls: dict[int, dict[str, str]] = {}
         self._finish: str | None = None
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self._is_told = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self._finish is not None
 
     def broken(self, problem: str) -> Exception:
         """For an answer that broke off: whether it may be asked for again."""
@@ -273,7 +281,7 @@ class _Heard:
                 for _, call in sorted(self._calls.items())
             ]
         reason = StopReason.LENGTH if self._finish == "length" else StopReason.STOP
-        return MessageAnswer(message=message, stop_reason=reason, usage=self._usage)
+        return MessageAnswer(message=message, stop_reason=reason, usage=self.usage)
 
     def _add(self, part: Mapping[str, Any], around: Mapping[str, Any], *, finish: str | None) -> None:
         """Append what a message or a delta says."""
@@ -297,8 +305,11 @@ class _Heard:
             known["arguments"] += function.get("arguments") or ""
         usage = around.get("usage")
         if usage:
-            self._usage = Usage(
-                num_prompt_tokens=int(usage["prompt_tokens"]), num_sampled_tokens=int(usage["completion_tokens"])
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            self.usage = Usage(
+                num_prompt_tokens=int(usage["prompt_tokens"]),
+                num_sampled_tokens=int(usage["completion_tokens"]),
+                num_cached_tokens=None if cached is None else int(cached),
             )
         self._finish = finish or self._finish
 

@@ -11,6 +11,7 @@ from typing import Any
 from sparring.errors import DataError
 from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation
+from sparring.metering import EndpointUsage
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
 
@@ -26,13 +27,16 @@ class EvaluationReport:
     path: Path
     rescored: Mapping[str, str] | None = None
     """Of stored episodes that were judged anew: which, and by whom."""
+    endpoints: tuple[EndpointUsage, ...] = ()
+    """What endpoints were asked for it: policies, judges, simulated users."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
         return {
             "format": FORMAT,
             **({} if self.rescored is None else {"rescored": dict(self.rescored)}),
             "evaluations": [evaluation.as_json() for evaluation in self.evaluations],
             "comparisons": [comparison.as_json() for comparison in self.comparisons],
+            "endpoints": [one.as_json(prices or {}) for one in self.endpoints],
         }
 
     def write(self, groups: Sequence[TrajectoryGroup]) -> None:
@@ -80,6 +84,7 @@ def read_report(path: Path) -> EvaluationReport:
             comparisons=tuple(map(Comparison.from_json, content.get("comparisons", ()))),
             path=path,
             rescored=content.get("rescored"),
+            endpoints=tuple(EndpointUsage.from_json(one) for one in content.get("endpoints", ())),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: {error!r}; this is no evaluation as `sparring` writes them.") from error

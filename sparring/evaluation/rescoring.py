@@ -14,6 +14,7 @@ from sparring.errors import DataError, InfrastructureError, ServiceError
 from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
 from sparring.evaluation.independence import independence
 from sparring.evaluation.report import EvaluationReport, comparisons, read_report
+from sparring.metering import metered_in, read_usage
 from sparring.plugins import load_object
 from sparring.protocols import Scorer
 from sparring.scorers import evaluate_score
@@ -55,7 +56,9 @@ def rescore(
         there = ", ".join(sorted(file.stem for file in path.parent.glob("*.jsonl"))) or "none"
         raise DataError(f"{run.path} has no episodes {name!r}; it has {there}.")
     began = time.monotonic()
-    judged = interrupts.run(_judged(function, read_trajectories(path), on_episode))
+    rescored = run.next_evaluation_path("rescored")
+    with metered_in(run.path, during=rescored.stem):
+        judged = interrupts.run(_judged(function, read_trajectories(path), on_episode))
     seconds, played, evaluations = time.monotonic() - began, [], []
     for row in _rows(run, name, judged):
         groups = _groups(row, judged)
@@ -64,7 +67,8 @@ def rescore(
         evaluations.append(summarize(groups, row, judge=judge, seconds=seconds, prefix=prefix))
     report = EvaluationReport(
         evaluations=tuple(evaluations), comparisons=comparisons(evaluations),
-        path=run.next_evaluation_path("rescored"), rescored={"episodes": name, "scorer": scorer},
+        path=rescored, rescored={"episodes": name, "scorer": scorer},
+        endpoints=tuple(read_usage(run.path, during=rescored.stem)),
     )  # fmt: skip
     report.write(played)
     return report

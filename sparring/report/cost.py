@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparring.metering import EndpointUsage, read_usage
 from sparring.pages import text
 from sparring.prices import PRICES, cost
 from sparring.report.reading import Record
@@ -18,10 +19,14 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
         f'<td class="number">{_cost(key, amount, prices.get(key))}</td></tr>'
         for key, what, amount, unit in quantities
     )
+    endpoints = read_usage(record.path)
     total = sum(cost(key, amount, prices[key]) for key, _, amount, _ in quantities if key in prices)
+    total += sum(one.cost(prices) or 0.0 for one in endpoints)
+    asked = "".join(_endpoint(one, prices) for one in endpoints)
     last = f'<tr><td>together</td><td></td><td></td><td class="number"><b>{total:.4g}</b></td></tr>' if prices else ""
     places = "<code>--price</code> or <code>tracking.prices</code>"
-    note = "" if prices else f"<p class='faint'>Cost is shown with {places}: {', '.join(PRICES)}.</p>"
+    kinds = ", ".join((*PRICES, *(("MODEL:read", "MODEL:cached", "MODEL:sample") if endpoints else ())))
+    note = "" if prices else f"<p class='faint'>Cost is shown with {places}: {kinds}.</p>"
     times = "".join(
         f'<tr><td>{text(what)}</td><td class="number">{seconds:,.1f}</td><td class="number">{share:.0%}</td></tr>'
         for what, seconds, share in _times(record)
@@ -29,10 +34,28 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
     return f"""<section id="cost"><h2>Tokens and cost</h2>
 <div class="sides">
 <div><table><tr><th>of the RL steps</th><th class="number">amount</th><th></th><th class="number">cost</th></tr>
-{rows}{last}</table>{note}</div>
+{rows}{asked}{last}</table>{note}</div>
 <div><table><tr><th>time</th><th class="number">seconds</th><th class="number">share</th></tr>
 {times}</table></div>
 </div></section>"""
+
+
+def _endpoint(one: EndpointUsage, prices: Mapping[str, float]) -> str:
+    """Rows of what an endpoint was asked; what it did not report is unknown."""
+    failed = f" ({one.failed} failed)" if one.failed else ""
+    missing = f", {one.unreported} answers reported none" if one.unreported and one.read is not None else ""
+    price = one.cost(prices)
+    cells = [
+        (f"asked of {one.endpoint}{failed}", f"{one.requests:,}", "requests", "" if price is None else f"{price:.4g}")
+    ]
+    for what, amount in (("read", one.read), ("sampled", one.sampled)):
+        cells.append(
+            (f"{what} by {one.endpoint}{missing}", "unknown" if amount is None else f"{amount:,}", "tokens", "")
+        )
+    return "".join(
+        f'<tr><td>{text(what)}</td><td class="number">{amount}</td><td>{unit}</td><td class="number">{paid}</td></tr>'
+        for what, amount, unit, paid in cells
+    )
 
 
 def _quantities(record: Record) -> list[tuple[str, str, float, str]]:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar, final
 from sparring.errors import InfrastructureError, UsageError, WorkerLost
 from sparring.keeper import kept
 from sparring.logs import get_logger
+from sparring.metering import current
 from sparring.types import Json
 from sparring.workers.wire import frame, outcome_frame, receive
 
@@ -125,7 +126,7 @@ class WorkerPool:
         if place.worker is None:
             place.enter(self._new_worker() if place.is_alone else self._least_busy())
         assert place.worker is not None
-        message = {"do": do, "place": place.number, "arguments": arguments}
+        message = {"do": do, "place": place.number, "arguments": arguments, "meter": current()}
         return await place.worker.ask(message, _Request(what, answering, loop))
 
     def _least_busy(self) -> _Worker:

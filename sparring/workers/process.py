@@ -1,7 +1,7 @@
 """A worker process: `python -m sparring.workers.process DESCRIPTOR` runs what its pool asks for until the pipe ends.
 
-Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place", "arguments"},
-{"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done"},
+Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place", "arguments",
+"meter"}, {"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done"},
 {"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each time it has come back to its event loop.
 """
 
@@ -22,6 +22,7 @@ from sparring.environments import Environment
 from sparring.errors import UsageError
 from sparring.faults import arm_from_environment, fault_point
 from sparring.logs import unfailing
+from sparring.metering import use
 from sparring.plugins import call, load_object
 from sparring.types import Json, Message, ToolSchema, Turn
 from sparring.workers.pool import Code
@@ -106,7 +107,14 @@ class _Worker:
 
     def heard(self, message: Mapping[str, Any]) -> None:
         match message:
-            case {"ask": int(number), "do": str(do), "place": int(place), "arguments": tuple(arguments)}:
+            case {
+                "ask": int(number),
+                "do": str(do),
+                "place": int(place),
+                "arguments": tuple(arguments),
+                "meter": meter,
+            }:
+                use(meter)
                 running = asyncio.ensure_future(self._answer(number, place, do, arguments))
                 self._running[number] = (place, running)
                 running.add_done_callback(lambda _: self._running.pop(number))
