@@ -34,7 +34,7 @@ from sparring.sandbox import Limits, open_sandbox
 from sparring.scorers.unit_tests import fenced_code, unit_tests
 from sparring.types import Task
 
-TESTS = "import solution\\ndef test_twice(): assert solution.twice(4) == 8"
+TESTS = "import solution\\ndef test_4(): assert solution.twice(4) == 8\\ndef test_1(): assert solution.twice(1) == 2"
 RIGHT = "def twice(n): return 2 * n\\nopen('answer', 'w').write('8')"
 BREAKING = {
     "honest": "import os; os._exit(0)",
@@ -60,6 +60,7 @@ async def reward(trajectory):
     async with sandbox.session() as box:
         await box.run(["python3", "-"], stdin=fenced_code()(trajectory) or "")
         await box.write({"report.txt": "seen"})
+        await box.run(["cat", "report.txt"])
         collected = await box.collect()
     verdict = await graded(sandbox, "verdict(open('artefacts/answer').read() == '8')", collected.files)
     return float(verdict.value is True)
