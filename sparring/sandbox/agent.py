@@ -211,7 +211,7 @@ class Box:
             os.umask(0o022)
             os.execvpe(request["argv"][0], request["argv"], self.settings["environment"])
         except OSError as error:
-            os.write(2, ("{}: {}\n".format(request["argv"][0], os.strerror(error.errno or 0))).encode())
+            os.write(2, ("{}: {}\n".format(request["argv"][0], os.strerror(error.errno or 0))).encode(errors="replace"))
         except BaseException as error:  # noqa: BLE001 (a forked child must never return into the loop of its parent)
             os.write(2, (f"{error!r}\n").encode())
         os._exit(127)

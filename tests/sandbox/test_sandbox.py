@@ -84,16 +84,18 @@ def test_an_execution_tells_what_was_written_and_how_it_ended(sandbox: Sandbox) 
                 await python(box, "import sys; print('no', file=sys.stderr); sys.exit(3)"),
                 await python(box, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"),
                 await box.run(["no-such-program"]),
+                await box.run(["no/such\ud800program", "\0"]),
                 await python(box, "import sys; sys.stdout.buffer.write(b'\\xff')"),
                 await python(box, "while True: pass", seconds=0.3),
                 await python(box, "while True: print('x' * 1000)"),
             ]
 
-    said, failed, crashed, missing, odd, slow, loud = asyncio.run(played())
+    said, failed, crashed, missing, unnamed, odd, slow, loud = asyncio.run(played())
     assert (said.stdout, said.exit_code, said.ended, said.is_success) == ("héllo", 0, "exit", True)
     assert (failed.exit_code, failed.stderr, failed.is_success) == (3, "no\n", False)
     assert (crashed.exit_code, crashed.ended) == (-signal.SIGSEGV, "exit")
     assert (missing.exit_code, missing.stderr) == (127, "no-such-program: No such file or directory\n")
+    assert (unnamed.exit_code, unnamed.ended) == (127, "exit")
     assert odd.stdout == "\ufffd"
     assert (slow.ended, slow.exit_code, slow.scratch_lost) == ("deadline", None, False)
     assert (loud.ended, len(loud.stdout)) == ("output", sandbox.limits.output_kib * 1024)
