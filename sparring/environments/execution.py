@@ -13,7 +13,8 @@ from sparring.environments.base import Environment
 from sparring.environments.tools import tool
 from sparring.errors import UsageError
 from sparring.sandbox import Box, Execution, Limits, Sandbox, SqlDatabase, open_sandbox
-from sparring.sandbox.sandbox import Choice, Content
+from sparring.sandbox.box import Content
+from sparring.sandbox.sandbox import Choice
 from sparring.types import Json
 
 

@@ -1,9 +1,10 @@
 """Isolated execution: programs in boxes, SQL in memory, arithmetic that ends."""
 
 from sparring.sandbox.arithmetic import calculate
+from sparring.sandbox.box import Box, Program
 from sparring.sandbox.evaluator import ArithmeticProblem
 from sparring.sandbox.limits import Collected, Execution, Limits
-from sparring.sandbox.sandbox import Box, Program, Sandbox, open_sandbox
+from sparring.sandbox.sandbox import Sandbox, open_sandbox
 from sparring.sandbox.sql import SqlDatabase, SqlError, SqlLimits
 
 __all__ = [

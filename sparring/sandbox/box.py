@@ -1,0 +1,470 @@
+"""Boxes in which programs run shut in, and the talk with a box's first process."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+from sparring.errors import InfrastructureError, UsageError
+from sparring.sandbox.backends import MIB
+from sparring.sandbox.limits import Collected, Ended, Execution, Limits
+from sparring.sandbox.processes import Started, spawner
+
+if TYPE_CHECKING:
+    from sparring.sandbox.sandbox import Sandbox
+
+Content: TypeAlias = str | bytes
+T = TypeVar("T")
+
+GRACE_SECONDS = 0.8
+"""How long after a deadline the box's first process may take to report, before the whole box is killed."""
+START_SECONDS = 30.0
+MAX_NAME = 512
+MAX_PARTS = 16
+"""Of a name that is collected, in characters and folders. A name that is written may be twice as long, so that what was
+collected can be written again below some other folder."""
+_LARGEST_FRAME = 1 << 20
+
+
+class _NotTrusted(ConnectionError):
+    """The first process sent something that it never sends."""
+
+
+class _BoxLost(Exception):
+    """The box ended or hung after a program had run in it; the program is to blame."""
+
+
+class Box:
+    """One episode's place to run programs. Its scratch folder is the working directory of each and lives until the box is
+    closed; processes do not outlive the execution that started them. One thing at a time: others wait."""
+
+    def __init__(self, sandbox: Sandbox, files: Mapping[str, Content]) -> None:
+        self._sandbox = sandbox
+        self._files = _checked(files)
+        self._started: Started | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._lock = asyncio.Lock()
+        self._has_run = False
+        """Whether a program was started in the present box: from then on, whatever becomes of the box is its doing."""
+        self._is_closed = False
+
+    @property
+    def limits(self) -> Limits:
+        return self._sandbox.limits
+
+    async def open(self) -> None:
+        """Start the first process and put the first files there."""
+        backend, setup = self._sandbox.backend, self._sandbox.setup
+        self._started = await _kept(lambda: spawner.start(backend, setup), spawner.stop)
+        self._has_run = False
+        try:
+            self._reader, self._writer = await asyncio.open_connection(sock=self._started.channel, limit=_LARGEST_FRAME)
+            async with asyncio.timeout(START_SECONDS):
+                await self._expect_ready()
+            self._refuse(await self._put(self._files))
+        except BaseException as error:
+            said = await self._said()
+            await _finish(self._destroy())
+            if isinstance(error, TimeoutError | EOFError | OSError):
+                raise InfrastructureError(f"The sandbox {backend.name} did not start: {error!r}; {said}.") from error
+            raise
+
+    async def run(self, argv: Sequence[str], *, stdin: Content = "", seconds: float | None = None) -> Execution:
+        """Run a program to its end, or until it reaches a limit, and kill whatever it started.
+
+        `seconds` is the wall clock, by default that of the limits. A program that cannot be found or executed exits with
+        127. Raises InfrastructureError when the box cannot be started or is killed from outside, never for what a program
+        does.
+        """
+        async with self.start(argv, seconds=seconds) as program:
+            await program.write(_as_bytes(stdin))
+            await program.end_input()
+            return await program.wait()
+
+    @asynccontextmanager
+    async def start(self, argv: Sequence[str], *, seconds: float | None = None) -> AsyncIterator[Program]:
+        """Run a program and talk to it while it runs."""
+        argv = list(argv)
+        if not argv or not all(isinstance(part, str) for part in argv):
+            raise UsageError(f"A program and its arguments are texts, got {argv!r:.80}.")
+        async with self._lock:
+            if self._is_closed:
+                raise UsageError("This box is closed; run programs inside `async with sandbox.session()`.")
+            if self._started is None:
+                await self.open()
+            program = Program(self, seconds or self.limits.seconds)
+            await program.start(argv)
+            try:
+                yield program
+            finally:
+                if program.result is None:
+                    # Left in the middle: nobody knows what it still does.
+                    await _finish(self._destroy())
+
+    async def write(self, files: Mapping[str, Content]) -> None:
+        """Put files into the scratch folder; what stood there under such a name is replaced.
+
+        Where what a program left stands in the way (a folder of that name, a full disk), the box is replaced first, and the
+        program's files are lost. Raises UsageError for a name that is no plain path below the scratch folder, and for files
+        that do not fit into an empty one.
+        """
+        checked = _checked(files)
+        async with self._lock:
+            had_run = self._has_run
+            refused = await self._put(checked)
+            if refused and had_run:
+                await _finish(self._destroy())
+                refused = await self._put(checked)
+            self._refuse(refused)
+
+    async def try_write(self, files: Mapping[str, Content]) -> dict[str, str]:
+        """Put files there whose names or contents come from a policy; why those are missing that cannot be there."""
+        problems = {name: _problem_with_name(name, 2) for name in files}
+        refused = {name: problem for name, problem in problems.items() if problem is not None}
+        async with self._lock:
+            accepted = {name: _as_bytes(content) for name, content in files.items() if name not in refused}
+            return refused | await self._put(accepted)
+
+    async def collect(
+        self, names: Sequence[str] | None = None, *, max_files: int = 256, max_bytes: int = 8 * MIB
+    ) -> Collected:
+        """Take regular files out of the scratch folder, those named or all; links are never followed.
+
+        What is refused is named with its reason; where the whole folder cannot be read, its name is `.`. Content is whatever
+        the programs wrote there: data, never to be trusted.
+        """
+        files: dict[str, bytes] = {}
+        refused: dict[str, str] = {}
+        wanted = None
+        if names is not None:
+            problems = {name: _problem_with_name(name) for name in names}
+            wanted = [name for name, problem in problems.items() if problem is None][:max_files]
+            refused = {name: problems[name] or "more files than may be collected" for name in problems.keys() - wanted}
+        async with self._lock:
+            request = {"names": wanted, "files": max_files, "size": max_bytes, "depth": MAX_PARTS}
+            try:
+                async with self._exchange():
+                    self._send(b"C", marshal.dumps(request, 2))
+                    await self._receive_files(wanted, max_files, max_bytes, files, refused)
+            except _BoxLost as lost:
+                missing = ["."] if wanted is None else [name for name in wanted if name not in files]
+                refused |= dict.fromkeys(missing, str(lost))
+        return Collected(files=files, refused=refused)
+
+    async def close(self) -> None:
+        """Kill everything in the box and remove it."""
+        self._is_closed = True
+        await _finish(self._destroy())
+
+    async def _put(self, files: Mapping[str, bytes]) -> dict[str, str]:
+        """Why files could not be put there, by name."""
+        refused = {}
+        try:
+            async with self._exchange():
+                for name, content in files.items():
+                    self._send(b"W", marshal.dumps((name, content), 2))
+                    kind, reason = await self._receive()
+                    if kind == b"N":
+                        refused[name] = reason.decode(errors="replace")
+        except _BoxLost as lost:
+            return dict.fromkeys(files, str(lost))
+        return refused
+
+    def _refuse(self, refused: Mapping[str, str]) -> None:
+        for name, reason in refused.items():
+            raise UsageError(
+                f"The file {name!r} cannot be put into the box: {reason}; the scratch folder takes "
+                f"{self.limits.disk_mib} MiB in {self.limits.files} files."
+            )
+
+    async def _receive_files(
+        self,
+        wanted: Sequence[str] | None,
+        max_files: int,
+        max_bytes: int,
+        files: dict[str, bytes],
+        refused: dict[str, str],
+    ) -> None:
+        left = max_bytes
+        for _ in range(max_files + 1):
+            kind, content = await self._receive()
+            if kind == b".":
+                return
+            if kind == b"N":
+                path, _, reason = content.partition(b"\0")
+                refused[path.decode(errors="replace")] = reason.decode(errors="replace")
+            elif kind == b"F" and len(content) > 8:
+                (size,), raw = struct.unpack(">Q", content[:8]), content[8:]
+                if size > left:
+                    raise _NotTrusted("it sent more than was asked for")
+                left -= size
+                parts = []
+                while size:
+                    kind, part = await self._receive()
+                    size -= len(part)
+                    if kind != b"D" or size < 0:
+                        raise _NotTrusted("it sent a file that is not what was announced")
+                    parts.append(part)
+                name = raw.decode(errors="replace")
+                problem = "is not a name in UTF-8" if name.encode() != raw else _problem_with_name(name)
+                if problem is not None:
+                    refused[name] = problem
+                elif wanted is None or name in wanted:
+                    files[name] = b"".join(parts)
+            else:
+                break
+        raise _NotTrusted("it sent more than was asked for")
+
+    @asynccontextmanager
+    async def _exchange(self) -> AsyncIterator[None]:
+        """Talk to the first process. Raises _BoxLost, or InfrastructureError, when that fails."""
+        if self._is_closed:
+            raise UsageError("This box is closed; use it inside `async with sandbox.session()`.")
+        if self._started is None:
+            await self.open()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                yield
+        except (TimeoutError, EOFError, ConnectionError) as error:
+            await self._lose(error)
+            raise _BoxLost("the box failed after a program had run in it") from error
+        except BaseException:
+            # An answer may still be on its way, and would be taken for that of the next request.
+            await _finish(self._destroy())
+            raise
+
+    async def _lose(self, error: BaseException) -> None:
+        """Remove a box that ended or hung. Raises InfrastructureError where no program in it can be the reason: none has
+        run, or the process outside, which none can reach, was killed."""
+        assert self._started is not None
+        is_memory = self._started.group.num_memory_kills > 0
+        said, had_run = await self._said(), self._has_run
+        status = await _finish(self._destroy(grace_seconds=1.0))
+        if not had_run or (status is not None and status < 0 and not is_memory):
+            raise InfrastructureError(
+                f"A box of {self._sandbox.backend.name} ended by itself: {error!r}; {said}."
+            ) from error
+
+    def _send(self, kind: bytes, content: bytes = b"") -> None:
+        assert self._writer is not None
+        self._writer.write(struct.pack(">cI", kind, len(content)) + content)
+
+    async def _drain(self) -> None:
+        assert self._writer is not None
+        await self._writer.drain()
+
+    async def _receive(self) -> tuple[bytes, bytes]:
+        assert self._reader is not None
+        kind, size = struct.unpack(">cI", await self._reader.readexactly(5))
+        if size > _LARGEST_FRAME:
+            raise _NotTrusted("it announced more than it may send")
+        return kind, await self._reader.readexactly(size)
+
+    async def _expect_ready(self) -> None:
+        kind, _ = await self._receive()
+        if kind != b".":
+            raise _NotTrusted(f"it answered its start with {kind!r}")
+
+    async def _said(self) -> str:
+        """What the back end wrote to its standard error, its last words as a rule."""
+        started = self._started
+        if started is None:
+            return "it said nothing"
+        os.set_blocking(started.errors, False)
+        with suppress(BlockingIOError):
+            if said := os.read(started.errors, 4096):
+                return f"it said {said.decode(errors='replace').strip()!r}"
+        return "it said nothing"
+
+    async def _destroy(self, grace_seconds: float = 0.0) -> int | None:
+        """Kill and remove the box; how its first process exited within the grace, None when it did not."""
+        started, self._started = self._started, None
+        if started is None:
+            return None
+        if self._writer is not None:
+            # At once, and not when what was written has been read: nobody will.
+            self._writer.transport.abort()
+        return await asyncio.to_thread(spawner.stop, started, grace_seconds)
+
+
+class Program:
+    """A program that runs in a box."""
+
+    def __init__(self, box: Box, seconds: float) -> None:
+        self._box, self._seconds = box, seconds
+        self._written = {b"O": bytearray(), b"e": bytearray()}
+        self._read_until = 0
+        self.result: Execution | None = None
+        """None while it runs."""
+
+    async def start(self, argv: Sequence[str]) -> None:
+        box, limits = self._box, self._box.limits
+        started = box._started
+        assert started is not None
+        self._kills_before = started.group.num_memory_kills
+        self._deadline = asyncio.get_running_loop().time() + self._seconds + GRACE_SECONDS
+        per_process = {
+            "RLIMIT_AS": limits.memory_mib * MIB, "RLIMIT_NPROC": limits.processes, "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_FSIZE": limits.disk_mib * MIB, "RLIMIT_CPU": int(self._seconds) + 1, "RLIMIT_CORE": 0,
+            "RLIMIT_MEMLOCK": 0,
+        }  # fmt: skip
+        request = {
+            "argv": list(argv), "seconds": self._seconds, "output": limits.output_kib * 1024,
+            "limits": per_process if box._sandbox.is_isolated else {},
+        }  # fmt: skip
+        self._is_first, box._has_run = not box._has_run, True
+        box._send(b"S", marshal.dumps(request, 2))
+
+    async def write(self, content: bytes) -> None:
+        """Send it input; what it does not read before it ends is dropped."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                for begin in range(0, len(content), _LARGEST_FRAME):
+                    if self.result is None:
+                        self._box._send(b"I", content[begin : begin + _LARGEST_FRAME])
+                        await self._box._drain()
+        except TimeoutError:
+            await self._lose("deadline")
+        except ConnectionError:
+            pass  # its end is found where it is waited for
+
+    async def end_input(self) -> None:
+        if self.result is None:
+            self._box._send(b"E")
+
+    async def read_line(self) -> bytes | None:
+        """The next line of its standard output, without its end; None when it ended without one."""
+        while True:
+            written = self._written[b"O"]
+            end = written.find(b"\n", self._read_until)
+            if end >= 0:
+                line = bytes(written[self._read_until : end])
+                self._read_until = end + 1
+                return line
+            if self.result is not None:
+                return None
+            await self._next()
+
+    async def wait(self) -> Execution:
+        """Until it has ended."""
+        while self.result is None:
+            await self._next()
+        return self.result
+
+    async def kill(self) -> None:
+        """End it now, as if its deadline had come."""
+        if self.result is None:
+            self._box._send(b"K")
+
+    async def _next(self) -> None:
+        """Take one frame. A box that ends, or is silent past the deadline, is removed as a whole, and is the program's doing."""
+        box = self._box
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                kind, content = await box._receive()
+            if kind == b"X":
+                await self._finish(content)
+        except TimeoutError:
+            await self._lose("deadline")
+        except (EOFError, ConnectionError) as error:
+            if self._num_memory_kills > self._kills_before:
+                await self._lose("memory")
+            else:
+                await box._lose(error)
+                self._set_result("killed", 0, self._seconds, scratch_lost=True)
+        else:
+            if kind in self._written:
+                if sum(map(len, self._written.values())) + len(content) > box.limits.output_kib * 1024:
+                    await self._lose("output")
+                else:
+                    self._written[kind] += content
+
+    async def _finish(self, content: bytes) -> None:
+        if len(content) < 12:
+            raise _NotTrusted("it reported an end without a status")
+        code, seconds = struct.unpack(">id", content[:12])
+        ended = content[12:].decode(errors="replace")
+        if code == -9 and ended == "exit" and self._num_memory_kills > self._kills_before:
+            ended = "memory"
+        if ended == "unstarted" and self._is_first:
+            self._box._has_run = False
+        if ended not in ("exit", "deadline", "memory", "output", "files", "processes"):
+            raise _NotTrusted(f"it reported the end {ended!r:.40}")
+        if ended == "files":
+            # They are still there, and would end whatever is run next.
+            await self._lose("files")
+            return
+        self._set_result(cast(Ended, ended), code, seconds, scratch_lost=False)
+
+    @property
+    def _num_memory_kills(self) -> int:
+        started = self._box._started
+        return 0 if started is None else started.group.num_memory_kills
+
+    async def _lose(self, ended: Ended) -> None:
+        """Destroy the box; the program is to blame."""
+        await _finish(self._box._destroy())
+        self._set_result(ended, 0, self._seconds, scratch_lost=True)
+
+    def _set_result(self, ended: Ended, code: int, seconds: float, *, scratch_lost: bool) -> None:
+        texts = {kind: content.decode("utf-8", "replace") for kind, content in self._written.items()}
+        self.result = Execution(
+            exit_code=code if ended == "exit" else None, stdout=texts[b"O"], stderr=texts[b"e"], ended=ended,
+            seconds=seconds, backend=self._box._sandbox.backend.name, scratch_lost=scratch_lost,
+        )  # fmt: skip
+
+
+async def _kept(make: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """What a blocking call makes. A cancellation waits for it and has it undone, so that nothing is made and forgotten."""
+    making = asyncio.ensure_future(asyncio.to_thread(make))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        with suppress(InfrastructureError):
+            await asyncio.to_thread(undo, await making)
+        raise
+
+
+async def _finish(closing: Coroutine[Any, Any, T]) -> T:
+    """Wait for a coroutine to its end, also through a cancellation."""
+    task = asyncio.ensure_future(closing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(InfrastructureError):
+            await task
+        raise
+
+
+def _problem_with_name(name: str, stretch: int = 1) -> str | None:
+    """Why a name is no relative path of plain names; None when it is one."""
+    parts = name.split("/")
+    if "\0" in name or not all(part not in ("", ".", "..") for part in parts):
+        return "is no plain relative path"
+    if len(name) > stretch * MAX_NAME or len(parts) > stretch * MAX_PARTS:
+        return f"is no plain relative path of up to {stretch * MAX_NAME} characters and {stretch * MAX_PARTS} parts"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "is not a name in UTF-8"
+    return None
+
+
+def _checked(files: Mapping[str, Content]) -> dict[str, bytes]:
+    """Files with their contents as bytes. Raises UsageError for a name that is no plain relative path."""
+    for name in files:
+        problem = _problem_with_name(name, 2)
+        if problem is not None:
+            raise UsageError(f"{name!r:.80} {problem}, so it names no file of the scratch folder.")
+    return {name: _as_bytes(content) for name, content in files.items()}
+
+
+def _as_bytes(content: Content) -> bytes:
+    """Lone surrogates, which a model can write and UTF-8 cannot, become bytes that no reader takes for text."""
+    return content.encode(errors="surrogatepass") if isinstance(content, str) else content
