@@ -133,7 +133,7 @@ class Box:
                     file = os.open(last, NEW, 0o644, dir_fd=folder)
                 try:
                     with open(file, "wb") as stream:
-                        self.hand_over(file)
+                        self.hand_over(file, 0o644)
                         stream.write(content)
                 except OSError:
                     os.unlink(last, dir_fd=folder)
@@ -145,8 +145,9 @@ class Box:
         else:
             send(b".")
 
-    def hand_over(self, file):
-        """Make a file the programs' own."""
+    def hand_over(self, file, mode):
+        """Make a file the programs' own, readable whatever a program set for new files of its folder."""
+        os.fchmod(file, mode)
         if self.user is not None:
             os.fchown(file, self.user, self.user)
 
@@ -372,7 +373,7 @@ class Box:
                 os.close(folder)
                 folder = inner
                 if is_new:
-                    self.hand_over(folder)
+                    self.hand_over(folder, 0o755)
         except OSError:
             os.close(folder)
             raise

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sparring.errors import DataError
+from sparring.errors import DataError, InfrastructureError
 from sparring.protocols import Scorer
 from sparring.sandbox import Box, Limits, Program, Sandbox, open_sandbox
 from sparring.scorers.conduct import conduct
@@ -108,7 +108,8 @@ async def run_tests(
     """Play tests against a candidate. Tests that are not over after `seconds` fail, and so does a call after
     `call_seconds`.
 
-    Raises DataError for tests that cannot be read or hold no test; InfrastructureError when a sandbox fails.
+    Raises DataError for tests that cannot be read or hold no test; InfrastructureError when a sandbox cannot be started or
+    does not come to read the tests.
     """
     try:
         ast.parse(tests)
@@ -137,6 +138,11 @@ async def _judged(judge: Program, player: _Player, tests: str) -> TestReport:
     listing = await judge.read_line()
     if listing is None:
         run = await judge.wait()
+        if run.ended != "exit":
+            # Nothing of the candidate has run yet: the tests do not end, or this machine is too busy to begin.
+            raise InfrastructureError(
+                f"The tests could not be read: their box ended by {run.ended} after {run.seconds:.1f} s."
+            )
         raise DataError(f"The tests cannot be read ({run.ended}): {run.stderr[-300:]} Correct the task.")
     names = json.loads(listing)["tests"]
     if not names:

@@ -93,6 +93,7 @@ VOIDS: Mapping[str, str] = {
     "watches, keys and queues": "for n in range(999): attempt(libc.inotify_init)\nfor n in range(99): call(248, 0, 0, 0, 0); call(250, 1, 0); call(68, n, 512); call(64, n, 9, 512); call(29, n, 4096, 512)" + _LEAVE,
     "locks and leases": "import fcntl\nf = open('answer', 'w')\nfcntl.flock(f, 2); attempt(fcntl.fcntl, f, 1024, 1); attempt(fcntl.lockf, f, 2); time.sleep(0.1)" + _LEAVE,
     "files that cannot be changed": "import fcntl\nf = open('a.txt', 'w')\nfor n in (0x10, 0x20): attempt(fcntl.ioctl, f, 0x40086602, n.to_bytes(8, 'little'))\nos.chmod('.', 0o1777)" + _LEAVE,
+    "no rights for new files": "libc.setxattr(b'.', b'system.posix_acl_default', b'\\2\\0\\0\\0' + b''.join(bytes((n, 0, 0, 0, 255, 255, 255, 255)) for n in (1, 4, 32)), 28, 0)" + _LEAVE,
     "another namespace": "call(272, 0x10000000); call(161, 0); call(165, 0, 0, 0, 0, 0); call(166, 0, 2)" + _LEAVE,
     "an exit like that of a killed box": "os._exit(137)",
     "death by a signal": "os.kill(os.getpid(), 9)",
@@ -107,7 +108,7 @@ async def score(sandbox: Sandbox, breaking: str = "") -> tuple[float, float, str
     """What a wrong answer gets from unit tests and from a grader when a program breaks its box first, and what the next
     program reads of a file that was written then."""
     code = _PRELUDE + breaking + WRONG
-    report = await run_tests(sandbox, code, TESTS, seconds=8, call_seconds=0.8)
+    report = await run_tests(sandbox, code, TESTS, seconds=20, call_seconds=0.8)
     async with sandbox.session() as box:
         await box.run(["python3", "-B", "-"], stdin=code, seconds=0.8)
         collected = await box.collect()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sparring.errors import DataError, UsageError
+from sparring.errors import DataError, InfrastructureError, UsageError
 from sparring.sandbox import Sandbox, SqlDatabase, open_sandbox
 from sparring.scorers import evaluate_score, fenced_code, sql_result, submitted, unit_tests
 from sparring.scorers.unit_tests import LIMITS, TestReport, run_tests
@@ -81,6 +81,11 @@ def test_a_call_that_hangs_fails_its_test_alone(sandbox: Sandbox) -> None:
 def test_tests_that_are_not_over_in_time_fail(sandbox: Sandbox) -> None:
     tests = "import time\ndef test_a(): pass\ndef test_b(): time.sleep(60)\ndef test_c(): pass"
     assert set(judged(sandbox, RIGHT, tests, seconds=3.0).failures) == {"test_b", "test_c"}
+
+
+def test_tests_that_are_not_read_in_time_are_no_failure_of_the_candidate(sandbox: Sandbox) -> None:
+    with pytest.raises(InfrastructureError, match="ended by deadline"):
+        judged(sandbox, RIGHT, "while True: pass\ndef test_a(): pass", seconds=1.0)
 
 
 @pytest.mark.parametrize(
