@@ -10,6 +10,7 @@
     └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
         ├── InfrastructureError    retried, then kept out of learning
         ├── ClientError            the gateway refused the agent's last request; kept out of learning
+        ├── OutputRefused          the gateway refused a request for what the policy had said in it
         ├── PolicyTimeout          the policy did not finish in time
         ├── ContextOverflow        the next turn would not fit the model's context
         ├── TurnLimit              the episode has played all its turns
@@ -93,6 +94,10 @@ class WorkerLost(InfrastructureError):
 class ClientError(EpisodeError):
     """The gateway refused the agent's last request, and what it refused is the client's own: a field, an item type, a body
     that is no JSON. To play again would end alike."""
+
+
+class OutputRefused(EpisodeError):
+    """The gateway refused the agent's last request, and the policy's output may be what it refused."""
 
 
 class PolicyTimeout(EpisodeError):

@@ -126,6 +126,9 @@ class Recording:
     def refused(self, api_key: str, digest: bytes) -> None:
         """What was refused was not recorded, so a retry is like any other request."""
 
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        """What was refused is not recorded."""
+
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
         await self._is_open.wait()

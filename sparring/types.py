@@ -361,6 +361,10 @@ class TrajectoryGroup:
     num_lost: int = 0
     num_client_errors: int = 0
     """Of those that were lost, the ones whose outcome is CLIENT_ERROR."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Requests of all members, lost ones and repeated attempts among them, that the gateway refused, by reason."""
+    not_read: Mapping[str, int] = field(default_factory=dict)
+    """Requests of the same that it accepted without reading a field, by the field."""
 
     @property
     def rewards(self) -> list[float]:

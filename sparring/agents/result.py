@@ -10,6 +10,7 @@ from sparring.errors import (
     ContextOverflow,
     EpisodeError,
     InfrastructureError,
+    OutputRefused,
     PolicyTimeout,
     TokenLimit,
     TurnLimit,
@@ -37,8 +38,9 @@ LIMITS: Mapping[type[EpisodeError], Outcome] = {
     TurnLimit: Outcome.MAX_TURNS,
     TokenLimit: Outcome.MAX_TOKENS,
     PolicyTimeout: Outcome.POLICY_TIMEOUT,
+    OutputRefused: Outcome.POLICY_ERROR,
 }
-"""How an episode ends whose policy met one of its limits."""
+"""How an episode ends whose policy met one of its limits, or said what its client was refused for."""
 _BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
 """No turn follows these."""
 
@@ -54,7 +56,10 @@ def overtime(timeout_seconds: float) -> float:
 
 
 def limit_met(failure: Exception | None) -> AgentResult | None:
-    """The result of an episode whose agent failed after a turn met a limit of the policy; None for any other failure."""
+    """The result of an episode whose agent failed after a turn met a limit of the policy; None for any other failure. Raises
+    a ClientError itself: what the agent made of the refusal says nothing of the policy."""
+    if isinstance(failure, ClientError):
+        raise failure
     outcome = LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
     return None if outcome is None else AgentResult(outcome=outcome, error=str(failure))
 
@@ -72,7 +77,7 @@ def ended_by(error: Exception | None, session: object, problem: str) -> AgentRes
     """The result of an agent that failed. Where a turn hit a limit, that is the outcome: over HTTP an agent sees it as an
     error of its client. Raises the session's InfrastructureError or ClientError where there is one."""
     for failure in (error, getattr(session, "failure", None)):
-        if isinstance(failure, InfrastructureError | ClientError):
+        if isinstance(failure, InfrastructureError):
             raise failure
         if (result := limit_met(failure)) is not None:
             return result

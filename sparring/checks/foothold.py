@@ -10,6 +10,7 @@ from sparring.checks.budgets import limits_met
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject
 from sparring.findings import Finding, Severity
+from sparring.tracking.refused import refused_reasons
 from sparring.types import Json
 
 MINUTES = 30 * 60.0
@@ -39,6 +40,31 @@ async def limits(subject: Subject) -> Iterable[Finding]:
     found = limits_met(stops, [one.outcome.value for one in played.trajectories], "the baseline")
     severity = Severity.WARNING if subject.config.warm_start is None else Severity.NOTE
     return [replace(one, severity=severity, rule="foothold.limits") for one in found]
+
+
+@check("foothold.refusals", needs=("model", "baseline"), seconds=MINUTES)
+async def refusals(subject: Subject) -> Iterable[Finding]:
+    """The gateway refuses no request of the agent's client while the baseline is played.
+
+    Many clients swallow a refusal and end as if nothing had happened: then the policy is scored for what it was never asked.
+    The reason names the field or the type that was refused; leave it out, or set the client up to send what is read.
+    """
+    played = await model_baseline(subject)
+    refused = refused_reasons(played.evaluation.metrics)
+    if not refused:
+        return []
+    client_errors = played.evaluation.metrics.get("check/client_errors", 0.0)
+    return [
+        Finding(
+            rule="foothold.refusals",
+            severity=Severity.WARNING,
+            symptom=f"the gateway refused {sum(refused.values()):.0f} requests of the agent's client, mostly "
+            f"{next(iter(refused))}.",
+            evidence={"reasons": refused, "client_errors": client_errors, "episodes": played.num_episodes},
+            change="Have the client leave out or change what is refused: docs/gateway.md says what is read.",
+            confirm="Run `sparring check` again: nothing is refused.",
+        )
+    ]
 
 
 @check("foothold.reference", needs=("reference",), seconds=MINUTES)

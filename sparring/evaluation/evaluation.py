@@ -14,7 +14,7 @@ from sparring.evaluation.agreement import Agreement, Disagreement, agreement
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
-from sparring.rollouts.metrics import logprob_metrics, score_part_means
+from sparring.rollouts.metrics import logprob_metrics, refusals_of, score_part_means
 from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
 
 
@@ -231,10 +231,12 @@ def summarize(
     and there is no metric of it.
     """
     known = [group for group in groups if group.trajectories]
+    refused, not_read = refusals_of(groups)
     if not known:
+        refusals = f" The gateway refused what their client sent: {', '.join(refused)}." if refused else ""
         raise ServiceError(
             f"every episode of the evaluation {row.name!r} was lost, so there is nothing to sum up; the "
-            "warnings above say what failed."
+            f"warnings above say what failed.{refusals}"
         )
     judged = [
         [t.score if t.score is not None else t.reward.total for t in g.trajectories if t.reward is not None]
@@ -272,6 +274,9 @@ def summarize(
         },
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
         f"{prefix}/client_errors": float(sum(g.num_client_errors for g in groups)),
+        f"{prefix}/refused_requests": float(refused.total()),
+        **{f"{prefix}/refused/{reason}": float(number) for reason, number in sorted(refused.items())},
+        **{f"{prefix}/not_read/{field}": float(number) for field, number in sorted(not_read.items())},
         f"{prefix}/policy_timeouts": float(sum(t.outcome is Outcome.POLICY_TIMEOUT for t in everything)),
         **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
         **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},

@@ -9,6 +9,7 @@ from sparring.evaluation.across_runs import Compared
 from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.evaluation import Evaluation
 from sparring.tracking.console import interval
+from sparring.tracking.refused import refused_reasons
 
 Table: TypeAlias = tuple[str, list[str], list[list[object]]]
 
@@ -111,6 +112,13 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
             said.append(
                 f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {lost - refused} to infrastructure and "
                 f"{refused} since the gateway refused what their client sent; k above {min(one.samples)} is not defined"
+            )
+    for one in evaluations:
+        if refused := refused_reasons(one.metrics):
+            reasons = ", ".join(f"{reason} ({number:.0f})" for reason, number in refused.items())
+            said.append(
+                f"warning: the gateway refused requests of the episodes of {one.name} ({one.setting}), so these numbers may be "
+                f"the client's doing and not the policy's: {reasons}; docs/gateway.md says what is read"
             )
     for one in evaluations:
         if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):

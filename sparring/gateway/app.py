@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -25,11 +26,13 @@ from sparring.gateway.doors import Doors
 from sparring.gateway.episode import body_digest
 from sparring.gateway.openapi import openapi
 from sparring.gateway.queue import Poll, Release, WorkQueue
+from sparring.gateway.refusals import is_refusal, reason_of
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
 from sparring.logs import get_logger
 from sparring.sessions import AnySession
+from sparring.sessions.refusals import MOST_REASONS
 from sparring.types import Json, Turn
 
 _logger = get_logger(__name__)
@@ -59,6 +62,32 @@ def create_app(
     """
 
     clients: set[str] = set()
+    logged: set[str] = set()
+    """Reasons of refusals, and fields that are not read."""
+
+    def log_once(reason: str, message: str, *values: object) -> None:
+        if reason not in logged and len(logged) < MOST_REASONS:
+            logged.add(reason)
+            _logger.warning(message, *values)
+
+    @contextmanager
+    def noted(request: Request, api_key: str) -> Iterator[None]:
+        """Counts and logs a request that is refused, and lets the refusal pass."""
+        try:
+            yield
+        except ApiError as error:
+            if is_refusal(error):
+                path = request.scope["path"].replace(api_key or "\0", "KEY")
+                log_once(
+                    reason_of(error),
+                    "%s refused a request with %d (%s): %s",
+                    path,
+                    error.status,
+                    reason_of(error),
+                    error,
+                )
+                doors.note_refusal(api_key, error)
+            raise
 
     def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
         async def play(request: Request, send: Send) -> Response | None:
@@ -72,12 +101,20 @@ def create_app(
                 if not is_retry:
                     doors.refused(api_key, await _digest(request))
                 raise
-            with admitted:
+            with admitted, noted(request, api_key):
                 body = await _body(request, max_body_bytes)
                 asked = dialect.read(_decoded(body))
                 if named := request.path_params.get("key") or trajectory_id(headers):
                     asked = replace(asked, episode=named)
                 async with doors.enter(api_key, asked) as episode:
+                    episode.session.refusals.leave_unread(asked.not_read)
+                    for field in asked.not_read:
+                        log_once(
+                            field,
+                            "%s accepts requests with the field %s, which is not read",
+                            request.scope["path"],
+                            field,
+                        )
                     digested = request.scope["path"].encode() + body
                     delivery = episode.deliver(
                         asked, digested, prefix=dialect.id_prefix, is_retry=is_retry, client=_client(headers, clients)

@@ -11,6 +11,7 @@ from typing import Protocol, final
 
 from sparring.gateway.episode import OpenEpisode
 from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
+from sparring.gateway.refusals import note
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
 from sparring.protocols import Chat, Engine
@@ -42,6 +43,10 @@ class Doors(Protocol):
 
     def refused(self, api_key: str, digest: bytes) -> None:
         """A request with this body was told to come again."""
+        ...
+
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        """A request that showed this key was refused as it is."""
         ...
 
     def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
@@ -84,12 +89,16 @@ class EpisodeDoors:
     def refused(self, api_key: str, digest: bytes) -> None:
         self._episode(api_key).refused[digest] += 1
 
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        if (episode := self._episodes.get(_digest(api_key))) is not None:
+            note(episode.session, error, episode.report.turns())
+
     def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
         episode = self._episode(api_key)
         if request.seed is not None:
             raise ApiError(
                 400, "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
-                code="unsupported_parameter", param="seed",
+                code="unsupported_parameter", param="seed", given=request.seed,
             )  # fmt: skip
         return nullcontext(episode)
 
@@ -142,6 +151,9 @@ class StatelessDoors:
 
     def refused(self, api_key: str, digest: bytes) -> None:
         """No answer is kept that a retry could be given by mistake."""
+
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        """No episode ends by it."""
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:

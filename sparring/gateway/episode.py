@@ -66,6 +66,7 @@ class OpenEpisode:
             is_retry = False
         last = self._last.get(digest)
         if last is not None and (last.is_lost or (is_retry and last.is_alive)):
+            self.session.refusals.accept()
             return last
         so_far = self._conversation(asked)
         answer_id = f"{prefix}{self.session.id}-{next(self._numbers)}"
@@ -96,7 +97,7 @@ class OpenEpisode:
                 404, f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
                 "stored, or has been forgotten since. "
                 "Send the whole conversation instead.",
-                code="previous_response_not_found", param="previous_response_id",
+                code="previous_response_not_found", param=asked.previous_field, given=asked.previous,
             )  # fmt: skip
         return (*self._conversations[asked.previous], *new)
 

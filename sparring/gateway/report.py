@@ -44,6 +44,10 @@ class EpisodeReport:
         """Those of them that were told to stop."""
         self._settled = asyncio.Event()
 
+    def turns(self) -> Sequence[Turn]:
+        """Those of the episode that learn, so far."""
+        return self._turns()
+
     @property
     def status(self) -> Status | None:
         """As what it was completed, if it was."""

@@ -31,10 +31,14 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after: int | None = None,
+        given: Json = None,
+        is_type: bool = False,
     ) -> None:
-        """`retry_after`: seconds after which the same request may work; without it clients are asked not to repeat."""
+        """`retry_after`: seconds after which the same request may work; without it clients are asked not to repeat. `given`
+        is the field or the value that was refused; `is_type`: it is an unknown type or role."""
         super().__init__(message)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
+        self.given, self.is_type = given, is_type
 
     @property
     def headers(self) -> dict[str, str]:
@@ -93,6 +97,7 @@ class Asked:
     ids."""
     previous: str | None = None
     """The id of an answer whose conversation goes on here."""
+    previous_field: str = "previous_response_id"
     is_kept: bool = False
     """Whether the answer may be gone on from by its id."""
     num_answers: int = 1
@@ -103,6 +108,8 @@ class Asked:
     stop: tuple[str, ...] = ()
     wants_logprobs: bool = False
     stream: bool = False
+    not_read: tuple[str, ...] = ()
+    """Fields of the request that were accepted and are not read."""
     episode: str | None = None
     """The name that the path or MTRL's header gives."""
     request: Any = None
@@ -122,7 +129,9 @@ class Asked:
                 field = fields.form
             case _:
                 field = fields.parallel
-        return ApiError(400, f"{field}: {refusal}", code="unsupported_value", param=field)
+        return ApiError(
+            400, f"{field}: {refusal}", code="unsupported_value", param=field, given=[wanted.tool_name, wanted.schema]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,10 @@ class Attempts:
     """Lost to infrastructure, by reason; each attempt counts."""
     detail: str | None = None
     """What the last of these said."""
+    refused: int = 0
+    """Lost since the gateway refused what their client sent last."""
+    refusal: str | None = None
+    """What the last of these was refused for."""
     stale: int = 0
     """Played, and thrown away since they were older than allowed."""
 
@@ -40,11 +44,7 @@ def count_attempts(path: Path) -> Attempts:
             counts = db.execute(
                 "SELECT state, reason, count(*) FROM rollouts WHERE split = 'train' GROUP BY state, reason"
             ).fetchall()
-            places = ", ".join("?" * len(INFRASTRUCTURE))
-            last = db.execute(
-                f"SELECT detail FROM rollouts WHERE split = 'train' AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
-                INFRASTRUCTURE,
-            ).fetchone()
+            last, refusal = _last_detail(db, INFRASTRUCTURE), _last_detail(db, (DiscardReason.CLIENT_ERROR,))
         finally:
             db.close()
     except sqlite3.Error as error:
@@ -58,9 +58,21 @@ def count_attempts(path: Path) -> Attempts:
             count for state, reason, count in over if reason not in LOST and state in _JUDGED
         ),
         failed=failed,
-        detail=None if last is None else last[0],
+        detail=last,
+        refused=sum(count for _, reason, count in over if reason == DiscardReason.CLIENT_ERROR),
+        refusal=refusal,
         stale=sum(count for _, reason, count in over if reason == DiscardReason.STALE),
     )  # fmt: skip
+
+
+def _last_detail(db: sqlite3.Connection, reasons: Sequence[str]) -> str | None:
+    """What was said of the last training rollout that was discarded for one of these reasons."""
+    places = ", ".join("?" * len(reasons))
+    found = db.execute(
+        f"SELECT detail FROM rollouts WHERE split = 'train' AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
+        reasons,
+    ).fetchone()
+    return None if found is None else found[0]
 
 
 _JUDGED = ("scored", "admitted", "claimed", "trained", "discarded")

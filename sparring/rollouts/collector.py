@@ -12,8 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, final
 
 from sparring.agents import AgentResult
-from sparring.agents.result import limit_met, overtime, within_budget
-from sparring.errors import ClientError, EpisodeError, InfrastructureError, PolicyTimeout, RewardError, WorkerLost
+from sparring.agents.result import ended_by, limit_met, overtime, within_budget
+from sparring.errors import (
+    ClientError,
+    EpisodeError,
+    InfrastructureError,
+    OutputRefused,
+    PolicyTimeout,
+    RewardError,
+    WorkerLost,
+)
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
@@ -21,6 +29,7 @@ from sparring.rewards.rules import evaluate_reward
 from sparring.rollouts.tally import Tally
 from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
+from sparring.sessions.refusals import Refusals
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 from sparring.workers import in_worker_of_its_own
 
@@ -156,7 +165,8 @@ class Collector:
         sessions = [plan.rollout_id(member, 0) for member in missing]
         # All before any plays: a deterministic engine then waits for the whole wave before its first round.
         self._announce(sessions, will_ask=True)
-        members = [asyncio.ensure_future(self.play_episode(plan, member)) for member in missing]
+        refusals = Refusals()
+        members = [asyncio.ensure_future(self.play_episode(plan, member, refusals)) for member in missing]
         try:
             played = await asyncio.gather(*members)
         except BaseException:
@@ -178,7 +188,9 @@ class Collector:
                 "task %s: %d of %d episodes lost, %d of them since their client was refused",
                 plan.task.id, lost, plan.group_size, num_client_errors,
             )  # fmt: skip
-        return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost, num_client_errors=num_client_errors)
+        return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost, num_client_errors=num_client_errors,
+            refused=refusals.by_reason, not_read=refusals.not_read,
+        )  # fmt: skip
 
     def _announce(self, session_ids: Sequence[str], *, will_ask: bool) -> None:
         if isinstance(self._engine, MessageEngine):
@@ -193,8 +205,11 @@ class Collector:
             if isinstance(played, Trajectory) and plan.split == "train":
                 self._discard(played.id, DiscardReason.OPERATOR_CANCEL, "the run stopped before its group was complete")
 
-    async def play_episode(self, plan: GroupPlan, member: int) -> Trajectory | Outcome:
-        """Play one member to its end, retrying infrastructure failures; of one that is lost only the outcome.
+    async def play_episode(
+        self, plan: GroupPlan, member: int, refusals: Refusals | None = None
+    ) -> Trajectory | Outcome:
+        """Play one member to its end, retrying infrastructure failures; of one that is lost only the outcome. What the gateway
+        refused is added to `refusals`.
 
         At first nearly at once, since a hiccup is over and its whole batch waits; then after 0.5, 2.5, 12.5 and 30 s. After its
         worker process died it is played alone, where it may be what killed that: if its code was running, or for the second time,
@@ -209,7 +224,7 @@ class Collector:
                     self.tally.attempted(again=attempt > 0)
                 try:
                     async with self._place(alone=is_alone):
-                        played = await self._attempt(plan, member, attempt)
+                        played = await self._attempt(plan, member, attempt, refusals or Refusals())
                 except WorkerLost as lost:
                     is_alone = lost.was_running or attempt + 1 >= min(2, self._max_retries)
                     played = Outcome.INFRASTRUCTURE_ERROR
@@ -235,7 +250,7 @@ class Collector:
         if plan.split == "train":
             self.tally.waited(cause, self._clock() - since)
 
-    async def _attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | Outcome:
+    async def _attempt(self, plan: GroupPlan, member: int, attempt: int, refusals: Refusals) -> Trajectory | Outcome:
         """One attempt: a scored trajectory, or the outcome that it was lost with. Raises WorkerLost where its worker died."""
         rollout_id = plan.rollout_id(member, attempt)
         ledger = self._ledger
@@ -246,9 +261,15 @@ class Collector:
         session = self._session(plan, member, rollout_id, deadline=began + self._timeout_seconds)
         try:
             async with session:
-                async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
-                    # A copy: what an environment does to its task must not reach the next episode, or the judge.
-                    played = await self._agent(copy.deepcopy(plan.task), session)
+                try:
+                    async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
+                        # A copy: what an environment does to its task must not reach the next episode, or the judge.
+                        played = await self._agent(copy.deepcopy(plan.task), session)
+                except TimeoutError:
+                    # An agent that was refused may ask again until its time is over.
+                    if not isinstance(session.failure, ClientError | OutputRefused):
+                        raise
+                    played = ended_by(None, session, "its time was over")
             if session.failure is not None and limit_met(session.failure) is None:
                 # The agent went on without the turn; what it made of that is not the policy's doing.
                 raise session.failure
@@ -279,6 +300,9 @@ class Collector:
         except asyncio.CancelledError:
             self._discard(rollout_id, DiscardReason.OPERATOR_CANCEL, "the run stopped")
             raise
+        finally:
+            for one in (session, *session.others.values()):
+                refusals.add(one.refusals)
         played = within_budget(played, session.failure)
         trajectory = Trajectory(
             id=rollout_id,

@@ -39,6 +39,7 @@ def rollout_metrics(
         **_silence_metrics([*groups, *replaced], success_threshold),
         "rollout/replaced_groups": float(len(replaced)),
         **_outcome_metrics([*groups, *lost]),
+        **_refusal_metrics([*groups, *replaced, *lost]),
     }
 
 
@@ -145,6 +146,25 @@ def _outcome_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         **{f"rollout/outcome/{outcome}": outcomes[outcome] / outcomes.total() for outcome in Outcome},
         "rollout/lost": float(num_lost),
     }
+
+
+def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """What the gateway refused of the requests of these episodes, and the fields that it did not read."""
+    refused, not_read = refusals_of(groups)
+    return {
+        "rollout/refused_requests": float(refused.total()),
+        **{f"rollout/refused/{reason}": float(number) for reason, number in sorted(refused.items())},
+        **{f"rollout/not_read/{field}": float(number) for field, number in sorted(not_read.items())},
+    }
+
+
+def refusals_of(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Counter[str]]:
+    """Requests that were refused, by reason, and accepted with a field that is not read, by field."""
+    refused, not_read = Counter[str](), Counter[str]()
+    for group in groups:
+        refused.update(group.refused)
+        not_read.update(group.not_read)
+    return refused, not_read
 
 
 def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -24,6 +24,7 @@ from sparring.sessions.matching import (
 )
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.receipts import Receipts, TurnLog
+from sparring.sessions.refusals import Refusals
 from sparring.sessions.seeds import turn_seed
 from sparring.sessions.session import TurnOptions
 from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, Sampling, ToolSchema, Turn
@@ -102,6 +103,7 @@ class MessageSession:
         self._num_running = 0
         self._is_closed = False
         self._failure: SparringError | None = None
+        self.refusals = Refusals()
 
     @property
     def id(self) -> str:
@@ -157,7 +159,9 @@ class MessageSession:
     @property
     def failure(self) -> SparringError | None:
         """As `sessions.Session.failure`."""
-        return first_failure([self._failure, *(other.failure for other in self._others.values())])
+        return first_failure(
+            [self._failure, self.refusals.failure, *(other.failure for other in self._others.values())]
+        )
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
         """The message so far, of an answer under way, from what its `on_token` was called with."""
@@ -271,6 +275,7 @@ class MessageSession:
         # No suspension from here on: session and ledger both have the turn, or neither.
         self._receipts.add(turn, request_digest=request_digest(message_digests(messages), tools_wanted))
         self._played.append(_Played(turn, wanted, history, tools_wanted, (*messages, turn.message)))
+        self.refusals.accept()
         return turn
 
     def _check_open(self) -> None:

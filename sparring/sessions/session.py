@@ -24,6 +24,7 @@ from sparring.sessions.budget import TokenBudget
 from sparring.sessions.matching import CanonicalHistory, canonical_message, continued, message_digests, request_digest
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.receipts import Receipts, TurnLog
+from sparring.sessions.refusals import Refusals
 from sparring.sessions.seeds import turn_seed
 from sparring.types import (
     AnswerFormat,
@@ -144,6 +145,8 @@ class Session:
         self._is_open = False
         self._is_closed = False
         self._failure: EpisodeError | None = None
+        self.refusals = Refusals()
+        """What the gateway refused of this session's requests."""
 
     @property
     def id(self) -> str:
@@ -194,9 +197,11 @@ class Session:
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, if any: an agent may have swallowed what it was told. An outage, also of another
-        policy of the episode, comes before whatever it led to."""
-        return first_failure([self._failure, *(other.failure for other in self._others.values())])
+        """The first failure of a turn, or else that the last request was refused: an agent may have swallowed either. An
+        outage, also of another policy of the episode, comes before whatever it led to."""
+        return first_failure(
+            [self._failure, self.refusals.failure, *(other.failure for other in self._others.values())]
+        )
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Play one turn: the assistant's message. Raises as `play` does."""
@@ -297,6 +302,7 @@ class Session:
         self._messages = (*messages, turn.message)
         self._history, self._digests = (*wanted, canonical_message(turn.message)), digests
         self._played.append(_Played(turn, wanted, self._history, tools_wanted))
+        self.refusals.accept()
         return turn
 
     def _check_open(self) -> None:

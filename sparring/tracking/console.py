@@ -30,6 +30,7 @@ from rich.text import Text
 from sparring.errors import ConfigProblem
 from sparring.findings import Finding
 from sparring.redaction import masked
+from sparring.tracking.refused import refused_reasons
 from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
@@ -112,6 +113,8 @@ class Console:
     ) -> None:
         self._quiet = quiet
         self._has_warned_of_breaks = False
+        self._refused: set[str] = set()
+        """Reasons that were warned of."""
         self._out = progress or RichConsole(stderr=True, highlight=False)
         self._results = results or RichConsole(highlight=False)
         self._bars: Progress | None = None
@@ -175,6 +178,9 @@ class Console:
             has_signal = metrics.get("analysis/batch_valid_ratio", 0) > 0
             shown.append("no turn may be trained" if has_signal else "no group had a signal")
         self._warn_of_breaks(metrics)
+        if refused := metrics.get("rollout/refused_requests"):
+            shown.append(f"{refused:.0f} requests refused")
+            self._warn_of_refusals(metrics)
         of, remaining = "", ""
         if (training := self._training) is not None:
             of = f"/{training.max_steps}"
@@ -186,6 +192,16 @@ class Console:
                 each = (time.monotonic() - training.began) / (step - training.start)
                 remaining = f"  ({each * (training.max_steps - step):.0f} s to go)"
         self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
+
+    def _warn_of_refusals(self, metrics: Mapping[str, float]) -> None:
+        """Of each reason once: many clients swallow a refusal, and the policy then looks bad."""
+        new = [reason for reason in refused_reasons(metrics) if reason not in self._refused]
+        self._refused.update(new)
+        if new:
+            self._print(
+                f"warning: the gateway refuses requests of the agent's client: {', '.join(new)}. An episode whose last request "
+                "was refused is lost or scored without its answer; see docs/gateway.md, whose refusal it is."
+            )
 
     def _warn_of_breaks(self, metrics: Mapping[str, float]) -> None:
         """Once: an agent that rewrites its history costs tokens, and shows it to the policy as it never played it."""

@@ -136,6 +136,10 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     "evaluation.completion": (run(0.15, **ALREADY, more=["model.trained_weights=full"]), set(), Severity.NOTE),
     "difficulty.calibration": (run(lambda step, task: rises(0.1, 0.8)(step, task) if task % 5 < 2 else 0.0), set(),
     Severity.NOTE),
+    "clients.refused": (
+        run(metrics=lambda step: {"rollout/refused/unknown_parameter.thread": 12.0, "rollout/outcome/client_error": 0.25}),
+        set(), Severity.ERROR,
+    ),
     "environment.failures": (
         # Of 50 attempts a step, 2 fail: 10 of the last 250.
         run(metrics=lambda step: attempts(50.0, failed=2.0)), set(), Severity.WARNING,
@@ -194,6 +198,11 @@ HEALTHY: dict[str, Observed] = {
     "environment.failures": run(
         metrics=lambda step: attempts(60.0, failed=20.0 if step <= 15 else 0.0),
         attempts=Attempts(played=960, failed={"infra_error": 300}),
+    ),
+    # Refused until step 15, and nothing since.
+    "clients.refused": run(
+        metrics=lambda step: {"rollout/refused/unknown_parameter.thread": 12.0} if step <= 15 else {},
+        attempts=Attempts(played=480, refused=160, refusal="thread: this field is not known here"),
     ),
     "system.stalled": run(progress=Progress(status="running", seconds_since_last=30.0)),
     "system.mismatch": run(metrics=lambda step: {"training/logprob_difference_mean": 0.01}, more=["model.precision=bf16"]),

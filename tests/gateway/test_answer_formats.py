@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.torch_engine import TorchEngine
+from sparring.errors import ClientError
 from sparring.gateway import EpisodeDoors, Gateway
 from sparring.gateway.app import create_app
 from sparring.models.policy import Policy
@@ -228,7 +229,7 @@ def test_a_schema_that_cannot_be_followed_is_refused_by_name_before_anything_is_
     if path != "/v1/messages":
         assert (answer["error"]["param"], answer["error"]["type"]) == (param, "invalid_request_error")
     assert session.turns == ()
-    assert session.failure is None
+    assert isinstance(session.failure, ClientError)  # the schema is the client's: the policy has not said anything yet
 
 
 def test_an_answer_that_is_cut_is_told_as_cut() -> None:

@@ -23,6 +23,7 @@ from sparring.gateway.dialects.validation import (
     StopText,
     Strict,
     ToolChoice,
+    not_read,
     remembered,
     request_schema,
     validated,
@@ -31,19 +32,29 @@ from sparring.gateway.request import ApiError, Asked, Begin, Call, End, FormatFi
 from sparring.types import AnswerFormat, Json, Message, StopReason, ToolSchema, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
+    "audio": (None,),
     "frequency_penalty": (None, 0),
     "function_call": (None,),
     "functions": (None,),
     "logit_bias": (None, {}),
     "modalities": (None, ["text"]),
+    "moderation": (None,),
+    "prediction": (None,),
     "presence_penalty": (None, 0),
     "reasoning_effort": (None,),
     "top_k": (None,),
     "top_logprobs": (None, 0),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
 }
 """Fields that we accept with these values alone, which change nothing."""
 
-_INERT = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"})
+_INERT = frozenset(
+    {
+        "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier",
+        "store", "user",
+    }
+)  # fmt: skip
 """Fields without any bearing on what is sampled."""
 
 
@@ -215,6 +226,7 @@ class ChatCompletions:
             answer_format=request.answer_format,
             format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
+            not_read=not_read(body, _Request, only=_ONLY, inert=_INERT),
             request=request,
         )
 

@@ -23,6 +23,7 @@ from sparring.gateway.dialects.validation import (
     StopText,
     Strict,
     ToolChoice,
+    not_read,
     remembered,
     request_schema,
     validated,
@@ -31,15 +32,20 @@ from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, 
 from sparring.types import AnswerFormat, Json, Message, StopReason, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
+    "compaction": (None,),
     "container": (None,),
-    "context_management": (None,),
+    "fallbacks": (None, [], "default"),
     "mcp_servers": (None, []),
-    "thinking": (None, {"type": "disabled"}),
     "top_k": (None,),
 }
 """Fields that we accept with these values alone, which change nothing."""
 
-_INERT = frozenset({"cache_control", "inference_geo", "metadata", "service_tier"})
+_INERT = frozenset(
+    {
+        "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "inference_geo", "metadata",
+        "service_tier", "speed", "user_profile_id", "workspace_id",
+    }
+)  # fmt: skip
 """Fields without any bearing on what is sampled."""
 
 _TOOL_CHOICES: Mapping[str, ToolChoice] = {
@@ -123,7 +129,19 @@ class _AssistantMessage(Lenient):
         return [{"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}]
 
 
-_AnyMessage: TypeAlias = Annotated[_UserMessage | _AssistantMessage, pydantic.Field(discriminator="role"), remembered()]
+class _SystemMessage(Lenient):
+    role: Literal["system"]
+    content: str | list[_TextBlock]
+    output_config: None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        return [{"role": "system", "content": text_of(self.content)}]
+
+
+_AnyMessage: TypeAlias = Annotated[
+    _UserMessage | _AssistantMessage | _SystemMessage, pydantic.Field(discriminator="role"), remembered()
+]
 
 
 class _Tool(Lenient):
@@ -159,7 +177,43 @@ class _JsonSchema(Strict):
 
 
 class _OutputConfig(Strict):
+    """An effort of "high" is what Anthropic's models take without one."""
+
+    effort: Literal["high"] | None = None
     format: _JsonSchema | None = None
+    task_budget: None = None
+
+
+class _NoThinking(Strict):
+    type: Literal["disabled"]
+
+
+class _AdaptiveThinking(Strict):
+    """The model decides by itself, as policies do here. The other fields are about thinking blocks, and answers have none."""
+
+    type: Literal["adaptive"]
+    display: str | None = None
+    block_binding: Any = None
+
+
+class _ClearThinking(Strict):
+    """Of thinking that comes back; it is never read."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Any = None
+
+
+class _ContextManagement(Strict):
+    edits: list[_ClearThinking] | None = None
+
+
+class _NewThread(Strict):
+    type: Literal["create"]
+
+
+class _ContinuedThread(Strict):
+    type: Literal["continue"]
+    previous_message_id: str
 
 
 class _Request(Strict):
@@ -176,6 +230,21 @@ class _Request(Strict):
     stream: bool | None = None
     tool_choice: _ToolChoice | None = None
     output_config: _OutputConfig | None = None
+    thinking: Annotated[_NoThinking | _AdaptiveThinking, pydantic.Field(discriminator="type")] | None = None
+    context_management: _ContextManagement | None = None
+    thread: Annotated[_NewThread | _ContinuedThread, pydantic.Field(discriminator="type")] | None = pydantic.Field(
+        default=None, description="Continues an answer of this episode that was asked for with a thread."
+    )
+
+    @property
+    def not_read(self) -> tuple[str, ...]:
+        """Fields that were checked to ask for nothing that would change the answer."""
+        effort = self.output_config and self.output_config.effort
+        given = {
+            "thinking": isinstance(self.thinking, _AdaptiveThinking), "context_management": self.context_management,
+            "output_config.effort": effort,
+        }  # fmt: skip
+        return tuple(field for field, is_given in given.items() if is_given)
 
     @property
     def answer_format(self) -> AnswerFormat:
@@ -233,6 +302,10 @@ class Messages:
             answer_format=request.answer_format,
             format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
+            previous=request.thread.previous_message_id if isinstance(request.thread, _ContinuedThread) else None,
+            previous_field="thread.previous_message_id",
+            is_kept=request.thread is not None,
+            not_read=(*not_read(body, _Request, only=_ONLY, inert=_INERT), *request.not_read),
         )
 
     def request_schema(self, prefix: str) -> dict[str, Json]:

@@ -22,6 +22,7 @@ from sparring.gateway.dialects.validation import (
     Parameters,
     Strict,
     ToolChoice,
+    not_read,
     remembered,
     request_schema,
     validated,
@@ -30,10 +31,11 @@ from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, 
 from sparring.types import AnswerFormat, Json, Message, StopReason, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
+    "access_programs": (None,),
     "background": (None, False),
     "context_management": (None, []),
     "conversation": (None,),
-    "max_tool_calls": (None,),
+    "image": (None,),
     "moderation": (None,),
     "prompt": (None,),
     "top_logprobs": (None, 0),
@@ -42,9 +44,12 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
 """Fields that we accept with these values alone, which change nothing."""
 
 _INERT = frozenset(
-    {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
-)
-"""Fields without any bearing on what is sampled."""
+    {
+        "background_options", "max_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+        "safety_identifier", "service_tier", "stream_options",
+    }
+)  # fmt: skip
+"""Fields without any bearing on what is sampled; `max_tool_calls` counts calls of OpenAI's own tools, and there are none."""
 
 
 class _TextPart(Lenient):
@@ -178,7 +183,20 @@ class _ReasoningOptions(Strict):
     context: Literal["auto"] | None = None
     effort: None = None
     generate_summary: str | None = None
+    mode: Literal["standard"] | None = None
     summary: str | None = None
+
+
+_Included = Literal[
+    "reasoning.encrypted_content",
+    # Of calls of OpenAI's own tools and of images, and there are none.
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
 
 
 class _Request(Strict):
@@ -196,7 +214,7 @@ class _Request(Strict):
     max_output_tokens: Count | None = None
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    include: list[_Included] | None = None
     reasoning: _ReasoningOptions | None = None
     text: _TextOptions | None = None
     tool_choice: ToolChoice | _ChosenTool | None = None
@@ -293,6 +311,7 @@ class Responses:
             answer_format=request.answer_format,
             format_fields=_FORMAT_FIELDS,
             stream=bool(request.stream),
+            not_read=not_read(body, _Request, only=_ONLY, inert=_INERT),
             request=request,
         )
 

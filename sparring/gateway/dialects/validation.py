@@ -1,11 +1,13 @@
 """Bodies checked field by field; whatever is wrong is an error that names the field that was meant.
 
-A field that would change the answer and that we cannot honor is refused with its name, never ignored.
+A field that could change the answer and that we cannot honor is refused with its name, never ignored. A field that we do
+not know could; it is accepted where it asks for nothing, or is named for something that no answer depends on.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -96,10 +98,35 @@ StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
+_INERT_WORDS = frozenset({"billing", "cache", "diagnostics", "metadata", "telemetry", "tier", "trace", "tracing"})
+"""Words in the names of fields that describe, route, price or observe a request; in none of the APIs does such a field set
+what is sampled."""
+
+
+def _is_inert(field: str, given: Json) -> bool:
+    """Whether a field that is not known can be left unread."""
+    return given is None or given is False or given in ([], {}) or not _INERT_WORDS.isdisjoint(field.split("_"))
+
+
+def _known(model: type[pydantic.BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def not_read(
+    body: Mapping[str, Json], model: type[pydantic.BaseModel], *, only: Collection[str], inert: Collection[str]
+) -> tuple[str, ...]:
+    """Fields that are not known and left unread, as they are counted."""
+    known = _known(model)
+    return tuple(
+        re.sub(r"[^A-Za-z0-9_.-]", "_", field)[:60]
+        for field, given in body.items()
+        if field not in known and field not in only and field not in inert and _is_inert(field, given)
+    )
+
 
 def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]) -> Model:
     """A body as `model`. Fields in `only` are accepted with those values alone, which change nothing; `inert` fields
-    have no bearing on the answer. Raises ApiError 400 that names the field."""
+    have no bearing on the answer, and neither have those that `not_read` names. Raises ApiError 400 that names the field."""
     if not isinstance(body, dict):
         raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
     for field, given in body.items():
@@ -114,8 +141,14 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
                 f"leave it out{f' or send {choices}' if choices else ''}.",
                 code="unsupported_parameter",
                 param=field,
+                given={field: given},
             )
-    read = {field: value for field, value in body.items() if field not in only and field not in inert}
+    known = _known(model)
+    read = {
+        field: given
+        for field, given in body.items()
+        if field in known or not (field in only or field in inert or _is_inert(field, given))
+    }
     try:
         return model.model_validate(read)
     except pydantic.ValidationError as error:
@@ -131,8 +164,18 @@ def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
 
     problem = max(error.errors(include_url=False), key=progress)
     where = ".".join(_path(body, problem))
-    code = "unknown_parameter" if problem["type"] == "extra_forbidden" else "invalid_value"
-    return ApiError(400, f"{where}: {_told(problem)}.", code=code, param=where)
+    message = f"{where}: {_told(problem)}."
+    match problem["type"]:
+        case "extra_forbidden":
+            given = {where.rpartition(".")[2]: problem["input"]}
+            return ApiError(400, message, code="unknown_parameter", param=where, given=given)
+        case "union_tag_invalid":
+            given = problem.get("ctx", {})["tag"]
+            return ApiError(400, message, code="invalid_value", param=where, given=given, is_type=True)
+        case "literal_error":
+            is_type = where.rpartition(".")[2] in ("type", "role")
+            return ApiError(400, message, code="invalid_value", param=where, given=problem["input"], is_type=is_type)
+    return ApiError(400, message, code="invalid_value", param=where, given=problem["input"])
 
 
 def request_schema(

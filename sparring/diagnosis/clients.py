@@ -1,0 +1,43 @@
+"""What the agent's client does that the gateway cannot take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.registry import symptom
+from sparring.findings import Finding, Severity
+from sparring.tracking.refused import refused_reasons
+
+
+@symptom("clients.refused")
+def refused(observed: Observed) -> Iterable[Finding]:
+    """The gateway refused requests of the agent's client in the last steps, or the run ended before a step since it did. Many
+    clients swallow a refusal: the policy then looks bad. An error from a fifth of the episodes on."""
+    reasons = Counter[str]()
+    for record in observed.trained[-LATE_STEPS:]:
+        reasons.update({reason: int(number) for reason, number in refused_reasons(record.metrics).items()})
+    lost, attempts = observed.attempts.refused, observed.attempts
+    if not reasons and (observed.trained or not lost):
+        return
+    total = attempts.played + lost + sum(attempts.failed.values())
+    share = observed.now("rollout/outcome/client_error") if observed.trained else lost / max(1, total)
+    named = ", ".join(reason for reason, _ in reasons.most_common(3)) or attempts.refusal
+    yield Finding(
+        rule="clients.refused",
+        severity=Severity.ERROR if share >= MANY_REFUSED else Severity.WARNING,
+        symptom=f"the gateway refuses what the agent's client sends ({named}); {share:.1%} of the episodes are lost to that.",
+        evidence={
+            "steps": observed.late_steps, "reasons": dict(reasons), "lost_share": round(share, 4), "lost": lost,
+            "last": attempts.refusal,
+        },
+        change="Have the client leave out or change what is refused: docs/gateway.md says what is read.",
+        confirm="rollout/refused_requests is 0.",
+        step=observed.history.last_step if observed.history.steps else 0,
+        confirm_after=LATE_STEPS,
+    )  # fmt: skip
+
+
+MANY_REFUSED = 0.2
+"""Share of episodes lost to refusals from which the run cannot be trusted."""
