@@ -242,8 +242,7 @@ class Box:
     async def _lose(self, error: BaseException) -> None:
         """Remove a box that ended or hung. Raises InfrastructureError where no program in it can be the reason: none has
         run, or the process outside, which none can reach, was killed."""
-        assert self._started is not None
-        is_memory = self._started.group.num_memory_kills > 0
+        is_memory = self._started is not None and self._started.group.num_memory_kills > 0
         said, had_run = await self._said(), self._has_run
         status = await _finish(self._destroy(grace_seconds=1.0))
         if not had_run or (status is not None and status < 0 and not is_memory):

@@ -319,6 +319,17 @@ def test_a_first_process_that_ends_is_the_doing_of_the_programs_that_ran_beside_
     assert left == "['.tmp', 'first', 'third']\n"
 
 
+def test_a_program_whose_box_is_closed_meanwhile_was_killed(sandbox: Sandbox) -> None:
+    async def played() -> Execution:
+        async with sandbox.session() as box:
+            running = python(box, "import time; time.sleep(30)")
+            await asyncio.sleep(0.3)
+            await box.close()
+            return await running
+
+    assert asyncio.run(played()).ended == "killed"
+
+
 def test_a_first_process_that_ends_before_any_program_is_an_infrastructure_failure(sandbox: Sandbox) -> None:
     if sandbox.backend is not BUBBLEWRAP:
         pytest.skip("the first process is another's child")
