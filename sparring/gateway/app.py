@@ -207,7 +207,7 @@ async def _parts(
     when the client hangs up."""
 
     def visible_text() -> VisibleText:
-        return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop), asked.stop)
+        return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop), session.decode, asked.stop)
 
     texts = [visible_text() for _ in range(asked.num_answers)]
     begun: set[int] = set()

@@ -172,6 +172,11 @@ class MessageSession:
         reasoning = {"reasoning_content": texts["reasoning_content"]} if texts["reasoning_content"] else {}
         return {"role": "assistant", "content": texts["content"], **reasoning}
 
+    def decode(self, token_ids: Sequence[int]) -> str | None:
+        """The content that these pieces of an answer under way add; None when reasoning is among them."""
+        deltas = [self._deltas[place] for place in token_ids]
+        return "".join(text for _, text in deltas) if all(key == "content" for key, _ in deltas) else None
+
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Play one turn: the assistant's message. Raises as `play` does."""
         return (await self.play(messages, tools)).message

@@ -186,6 +186,10 @@ class Session:
         places = [place for place in map(message["content"].find, stop_texts) if place >= 0]
         return {**message, "content": message["content"][: min(places)]} if places else message
 
+    def decode(self, token_ids: Sequence[int]) -> str | None:
+        """The text of ids, tags and special tokens included."""
+        return self._chat.decode(token_ids)
+
     @property
     def seconds_left(self) -> float | None:
         """As `protocols.SessionLike.seconds_left`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import Session
 from sparring.types import Sampling
-from tests.gateway.builders import CALL, TOOL, USER, posted
+from tests.gateway.builders import CALL, CHAT, TOOL, USER, posted
 from tests.sessions.test_dialogues import FAMILIES, FamilyTokenizer
 
 OPENED = {
@@ -52,7 +53,7 @@ def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, s
     chat = CHATS[family]
     ids = ids_of(chat, text, cut)
     session = Session(id="s", engine=ScriptedEngine([]), chat=chat, sampling=Sampling())
-    visible = VisibleText(lambda part: session.read(part, [], stop), stop)
+    visible = VisibleText(lambda part: session.read(part, [], stop), session.decode, stop)
     message, shown, reasoning = session.read(ids, [], stop), "", None
     for start in range(0, len(ids), bunch):
         delta = visible.push(ids[start : start + bunch])
@@ -63,6 +64,62 @@ def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, s
     # It was whole before the text that follows it.
     assert reasoning in (None, visible.reasoning)
     assert visible.reasoning == message.get("reasoning_content", "")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(3, 258) | st.sampled_from([3 + 0xE2, 3 + 0x82, 3 + 0xAC]), max_size=60), st.integers(1, 7))
+def test_bytes_that_are_no_text_add_up_too(ids: list[int], bunch: int) -> None:
+    session = Session(id="s", engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
+    visible = VisibleText(lambda part: session.read(part, []), session.decode)
+    shown = "".join(visible.push(ids[start : start + bunch]) for start in range(0, len(ids), bunch))
+    message = session.read(ids, [])
+    assert shown + visible.finish(message) == message["content"]
+
+
+LONG = {
+    "prose": "The quick brown fox jumps over the lazy dog. " * 200,
+    "tags": "<td>a</td> -> " * 600,
+    "reasoning": "<think>" + "so it is, and " * 600 + "</think>Thus.",
+    "a call": '<tool_call>{"name":"get","arguments":{"key":"' + "x" * 9000 + '"}}</tool_call>',
+    "calls": CALL * 120,
+    "tags that stay open": "<tool_call>" * 800,
+    "characters of four bytes": "🙂" * 2200,
+    "spaces": " " * 9000,
+    "stop texts begun": "Observation" * 800,
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_the_work_of_a_stream_grows_with_its_length_and_not_with_its_square(kind: str) -> None:
+    # Each token is read once, each of the 256 first ones again with all that follow among them, and all of them again
+    # whenever there are a sixteenth more: 256 * 256 / 2 + (1 + 16 + ...) n. Reading all at each token would be n * n / 2.
+    session = Session(id="s", engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
+    num_worked = 0
+
+    def counted(ids: Sequence[int]) -> Sequence[int]:
+        nonlocal num_worked
+        num_worked += len(ids)
+        return ids
+
+    visible = VisibleText(
+        lambda ids: session.read(counted(ids), [], ("Observation:",)),
+        lambda ids: session.decode(counted(ids)),
+        ("Observation:",),
+    )
+    ids = CHAT._encoded(LONG[kind])  # pyright: ignore[reportPrivateUsage]
+    shown = "".join(visible.push([token_id]) for token_id in ids)
+    message = session.read(ids, [], ("Observation:",))
+    assert shown + visible.finish(message) == message["content"]
+    assert num_worked <= 256 * 256 // 2 + 32 * len(ids)
+
+
+def test_prose_is_shown_word_by_word_however_long_it_is() -> None:
+    session = Session(id="s", engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
+    visible = VisibleText(lambda ids: session.read(ids, []), session.decode)
+    shown = ""
+    for word in LONG["prose"].split():
+        shown += visible.push(CHAT._encoded(f"{word} "))  # pyright: ignore[reportPrivateUsage]
+        assert shown.endswith(word)
 
 
 @pytest.mark.parametrize("family", CHATS)
