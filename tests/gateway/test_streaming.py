@@ -16,6 +16,8 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import Session
 from sparring.types import Sampling
+from tests.chat.test_renderer import ids as library_ids
+from tests.chat.test_renderer import qwen3
 from tests.gateway.builders import CALL, CHAT, TOOL, USER, posted
 from tests.sessions.test_dialogues import FAMILIES, FamilyTokenizer
 
@@ -64,6 +66,20 @@ def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, s
     # It was whole before the text that follows it.
     assert reasoning in (None, visible.reasoning)
     assert visible.reasoning == message.get("reasoning_content", "")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")])
+)
+def test_what_a_library_parses_adds_up(text: str, cut: float, bunch: int, stop: tuple[str, ...]) -> None:
+    ids = library_ids(text + "<|im_end|>")
+    ids = ids[: int(cut * len(ids))]
+    session = Session(id="s", engine=ScriptedEngine([]), chat=qwen3(), sampling=Sampling())
+    visible = VisibleText(lambda part: session.read(part, [TOOL], stop), session.decode, stop)
+    shown = "".join(visible.push(ids[start : start + bunch]) for start in range(0, len(ids), bunch))
+    message = session.read(ids, [TOOL], stop)
+    assert shown + visible.finish(message) == message["content"]
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,181 @@
+"""Long streamed answers: processor time of the gateway by length, and how long other episodes wait meanwhile.
+
+The policy is a script that writes a token about each millisecond; tokenizer, sessions and HTTP are real, turns are not
+recorded. The gateway runs in a process of its own and counts its processor time. The client beside it reads a stream
+alone, for the processor time, and once more while a second episode asks for short answers one after another, as it did
+before any stream began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.gateway import Client
+from benchmarks.report import report
+
+PAUSE = 0.0005
+"""Seconds asked for between tokens; an event loop takes about a millisecond."""
+TEXTS = {
+    "prose": "The inspector looks the part up, compares its readings with the limits, and then decides what is to be done. ",
+    "markup": "<tr><td>A12</td><td>4.2 -> 4.7</td></tr> ",
+    "reasoning": "so the reading of the gauge is above its limit, and the part goes back; ",
+}
+TARGETS = {
+    "processor time of all tokens over that of half": {"at_most": 2.5},
+    "others' wait beside a stream over alone": {"at_most": 3.0},
+}
+
+
+def serve(pipe: Connection) -> None:
+    """A gateway; each message (text, number of tokens) opens an episode that answers with so many. Sends back the base URL, the
+    key and the processor seconds so far."""
+    from transformers import AutoTokenizer
+
+    from sparring.chat import TemplateChat
+    from sparring.engines.scripted import ScriptedEngine
+    from sparring.gateway import Gateway
+    from sparring.models.smollm2 import ensure_converted
+    from sparring.sessions import Session
+    from sparring.types import Sampling
+
+    async def run() -> None:
+        tokenizer = AutoTokenizer.from_pretrained(ensure_converted())
+        chat = TemplateChat(tokenizer)
+        stop = min(chat.stop_ids)
+
+        def said(kind: str, num_tokens: int) -> list[int]:
+            text = TEXTS[kind] * (num_tokens // 8 + 1)
+            opened = "<think>" if kind == "reasoning" else ""
+            return [*tokenizer.encode(opened + text, add_special_tokens=False)[: max(1, num_tokens)], stop]
+
+        async with Gateway() as gateway:
+            while (asked := await asyncio.to_thread(pipe.recv)) is not None:
+                answer = said(*asked)
+                engine = ScriptedEngine(
+                    lambda _, answer=answer: answer, max_context_tokens=10**6,
+                    sleep=lambda seconds: asyncio.sleep(seconds or PAUSE),
+                )  # fmt: skip
+                session = Session(id="episode", engine=engine, chat=chat, sampling=Sampling(max_tokens=10**6))
+                pipe.send((gateway.base_url, gateway.register(session).api_key, time.process_time()))
+
+    asyncio.run(run())
+
+
+class Server:
+    """The gateway's process."""
+
+    def __init__(self) -> None:
+        self._pipe, there = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("spawn").Process(target=serve, args=(there,))
+        self._process.start()
+
+    def episode(self, kind: str, num_tokens: int) -> tuple[str, str, float]:
+        self._pipe.send((kind, num_tokens))
+        if not self._pipe.poll(300):
+            raise TimeoutError("the gateway did not answer in five minutes")
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.send(None)
+        self._process.join(30)
+
+
+async def streamed(base_url: str, key: str) -> None:
+    client = Client(base_url, key)
+    await client.open()
+    body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Inspect."}], "stream": True}
+    await client.send(json.dumps(body).encode())
+    end = b""
+    while b"[DONE]" not in end:
+        part = await client.some()
+        if not part:
+            raise RuntimeError("the stream broke off")
+        end = end[-16:] + part
+    client.close()
+
+
+async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
+    """Seconds of each short answer, one after another."""
+    client, seconds = Client(base_url, key), []
+    await client.open()
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "And you?"}]}).encode()
+    while not until.is_set():
+        began = time.perf_counter()
+        await client.post(body)
+        seconds.append(time.perf_counter() - began)
+        await asyncio.sleep(0.02)
+    client.close()
+    return seconds
+
+
+async def beside(base_url: str, key: str, stream: asyncio.Future[None]) -> float:
+    """The median wait of the other episode until `stream` is done."""
+    over = asyncio.Event()
+    stream.add_done_callback(lambda _: over.set())
+    seconds = await waits(base_url, key, over)
+    await stream
+    return median(seconds)
+
+
+def measured(server: Server, kind: str, num_tokens: int) -> dict[str, Any]:
+    base_url, other, _ = server.episode("prose", 0)
+    alone = asyncio.run(_alone(base_url, other))
+    base_url, key, began = server.episode(kind, num_tokens)
+    started = time.perf_counter()
+    asyncio.run(streamed(base_url, key))
+    seconds = time.perf_counter() - started
+    _, key, ended = server.episode(kind, num_tokens)
+    meanwhile = asyncio.run(_together(base_url, key, other))
+    return {
+        "text": kind, "tokens": num_tokens, "processor seconds": ended - began, "seconds": seconds,
+        "another's wait alone, ms": 1000 * alone, "beside the stream, ms": 1000 * meanwhile,
+    }  # fmt: skip
+
+
+async def _alone(base_url: str, key: str) -> float:
+    return await beside(base_url, key, asyncio.ensure_future(asyncio.sleep(1.0)))
+
+
+async def _together(base_url: str, key: str, other: str) -> float:
+    return await beside(base_url, other, asyncio.ensure_future(streamed(base_url, key)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--smoke", action="store_true", help="2,000 tokens of prose, in seconds")
+    arguments = parser.parse_args()
+    most = 2000 if arguments.smoke else arguments.tokens
+    rows = []
+    server = Server()
+    try:
+        for kind in ["prose"] if arguments.smoke else TEXTS:
+            rows += [measured(server, kind, num_tokens) for num_tokens in (most // 4, most // 2, most)]
+    finally:
+        server.close()
+    growth = [
+        longer["processor seconds"] / shorter["processor seconds"]
+        for shorter, longer in zip(rows[1::3], rows[2::3], strict=True)
+    ]
+    figures = {
+        "processor time of all tokens over that of half": max(growth),
+        "processor ms a token": 1000 * max(row["processor seconds"] / row["tokens"] for row in rows[2::3]),
+        "others' wait beside a stream over alone": median(
+            row["beside the stream, ms"] / row["another's wait alone, ms"] for row in rows
+        ),
+    }
+    return report("streaming", rows, figures=figures, targets=TARGETS, path=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
