@@ -77,6 +77,7 @@ def evaluate(
     else:
         if not base and policy is not None:
             raise UsageError("--no-base leaves policies out and --policy names them all; give one of the two.")
+        from sparring.evaluation.losses import refuse_lost
         from sparring.evaluator import MultiTurnRLEvaluator
 
         evaluator = MultiTurnRLEvaluator(
@@ -85,6 +86,7 @@ def evaluate(
         )  # fmt: skip
         report = evaluator.evaluate()
         _show_report(report, prices or evaluator.config.tracking.prices, as_json)
+        refuse_lost(report, evaluator.config.rollout.max_lost_share)
 
 
 def _rescore(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.evaluation import Evaluation, interval_json
 from sparring.evaluation.statistics import Interval, paired_difference, paired_p_value, tasks_needed
 
@@ -28,12 +29,23 @@ class Comparison:
     unchanged: tuple[str, ...]
     tasks_needed: int | None
     """How many tasks would show such a difference four times in five; None where there is none."""
+    bounds: Bounds | None = None
+    """Between which numbers the difference lies if lost episodes count, against `after` and for it; None where none was lost."""
+
+    @property
+    def is_sign_open(self) -> bool:
+        """Whether the lost episodes could turn the difference round, or make one where there is none."""
+        if self.bounds is None:
+            return False
+        mean = self.difference.mean
+        return (mean >= 0 and self.bounds.worst < 0) or (mean <= 0 and self.bounds.best > 0)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "before": self.before, "after": self.after, "difference": interval_json(self.difference),
             "p_value": self.p_value, "tasks_needed": self.tasks_needed,
             "fixed": list(self.fixed), "broken": list(self.broken), "unchanged": list(self.unchanged),
+            "bounds": None if self.bounds is None else asdict(self.bounds), "is_sign_open": self.is_sign_open,
         }  # fmt: skip
 
     @classmethod
@@ -48,6 +60,7 @@ class Comparison:
             broken=tuple(row["broken"]),
             unchanged=tuple(row["unchanged"]),
             tasks_needed=row["tasks_needed"],
+            bounds=None if row.get("bounds") is None else Bounds(**row["bounds"]),
         )
 
 
@@ -69,4 +82,20 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
         broken=tuple(i for i in shared if second[i] < first[i]),
         unchanged=tuple(i for i in shared if second[i] == first[i]),
         tasks_needed=tasks_needed(old_rates, new_rates),
+        bounds=_bounds(before, after),
     )
+
+
+def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
+    """Over the tasks that both were to play, those among them of which all episodes were lost."""
+    shared = {*before.task_ids, *before.lost} & {*after.task_ids, *after.lost}
+    if shared.isdisjoint({*before.lost, *after.lost}):
+        return None
+    old, new = _bounds_on(before, shared), _bounds_on(after, shared)
+    return Bounds(worst=new.worst - old.best, best=new.best - old.worst)
+
+
+def _bounds_on(one: Evaluation, tasks: set[str]) -> Bounds:
+    played = [(i, c, n) for i, c, n in zip(one.task_ids, one.successes, one.samples, strict=True) if i in tasks]
+    lost = {task: count for task, count in one.lost.items() if task in tasks}
+    return Bounds.of({i: float(c) for i, c, _ in played}, {i: n for i, _, n in played}, lost)

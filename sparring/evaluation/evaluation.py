@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from statistics import fmean, pstdev
 from typing import Any, Self
 
 from sparring.errors import ServiceError
 from sparring.evaluation.agreement import Agreement, Disagreement, agreement
+from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
@@ -70,6 +71,33 @@ class Evaluation:
     """Of reward and scorer on these episodes."""
     seconds: float
     """Wall time of playing; of an evaluation that was resumed, of its last part."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """How many episodes of a task were lost, by task id; those of which none is left are here alone."""
+
+    @property
+    def num_lost(self) -> int:
+        return sum(self.lost.values())
+
+    @property
+    def lost_share(self) -> float:
+        """Of the episodes that were planned."""
+        return self.num_lost / (self.num_lost + sum(self.samples))
+
+    @property
+    def success_bounds(self) -> Bounds:
+        """What success would be if every lost episode had been wrong, and if every one had been right."""
+        return self._bounds(self.successes)
+
+    @property
+    def score_bounds(self) -> Bounds | None:
+        """The same of the score. None where the training reward scores, which has no best value."""
+        if self.judge.scorer is None:
+            return None
+        return self._bounds([score * n for score, n in zip(self.scores, self.samples, strict=True)])
+
+    def _bounds(self, totals: Sequence[float]) -> Bounds:
+        by_task = dict(zip(self.task_ids, totals, strict=True))
+        return Bounds.of(by_task, dict(zip(self.task_ids, self.samples, strict=True)), self.lost)
 
     @property
     def rates(self) -> tuple[Fraction, ...]:
@@ -104,6 +132,11 @@ class Evaluation:
             "agreement": self.agreement.as_json(),
             "metrics": dict(self.metrics),
             "seconds": self.seconds,
+            "lost": dict(self.lost),
+            "bounds": {
+                "success": asdict(self.success_bounds),
+                "score": None if self.score_bounds is None else asdict(self.score_bounds),
+            },
             "tasks": [
                 {"id": i, "score": s, "successes": c, "samples": n, "reward": r, "completion": d, "turns": t}
                 for i, s, c, n, r, d, t in zip(
@@ -146,6 +179,7 @@ class Evaluation:
             success=Interval(**content["success"]),
             agreement=_agreement(content["agreement"]),
             seconds=content["seconds"],
+            lost=content.get("lost", {}),
         )
 
 
@@ -177,6 +211,8 @@ class Row:
     """By task and member: episodes that an interrupted evaluation left."""
     keep: Callable[[Trajectory], None] | None = None
     """As `GroupPlan.keep`."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Of stored episodes that are scored again: what was lost when they were played, by task id."""
 
 
 async def evaluate(
@@ -322,6 +358,7 @@ def summarize(
         success=bootstrap_mean(rates, rng=rng),
         agreement=compared,
         seconds=seconds,
+        lost={g.task.id: g.num_lost for g in groups if g.num_lost},
     )
 
 

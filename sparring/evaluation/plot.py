@@ -71,11 +71,20 @@ def _rows(rows: Sequence[Compared], colors: dict[str, str], top: int) -> list[st
         shown = said if len(said) <= 46 else f"...{said[-43:]}"
         parts += [
             _text(LEFT - 10, middle + 4, shown, anchor="end"),
+            *_bounds_line(one, middle, x),
             _line(x(one.success.low), middle, x(one.success.high), middle, color, 3),
             f'<circle cx="{x(one.success.mean):.1f}" cy="{middle:.1f}" r="5" fill="{color}"/>',
         ]
-    parts.append(_text(LEFT, bottom + 32, "success, 95 % interval"))
+    thin = "; thin: lost episodes counted as wrong, as right" if any(row.evaluation.lost for row in rows) else ""
+    parts.append(_text(LEFT, bottom + 32, f"success, 95 % interval{thin}"))
     return parts
+
+
+def _bounds_line(one: Evaluation, middle: float, x: Callable[[float], float]) -> list[str]:
+    """From every lost episode counted as wrong to every one counted as right; nothing where none was lost."""
+    if not one.lost:
+        return []
+    return [_line(x(one.success_bounds.worst), middle + 7, x(one.success_bounds.best), middle + 7, "#999")]
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:

@@ -64,7 +64,9 @@ def rescore(
         groups = _groups(row, judged)
         played += groups
         prefix = "val" if row.split == "validation" else "eval"
-        evaluations.append(summarize(groups, row, judge=judge, seconds=seconds, prefix=prefix))
+        scored = summarize(groups, row, judge=judge, seconds=seconds, prefix=prefix)
+        # A task of which all episodes were lost is in no stored trajectory.
+        evaluations.append(replace(scored, lost={**row.lost, **scored.lost}))
     report = EvaluationReport(
         evaluations=tuple(evaluations), comparisons=comparisons(evaluations),
         path=rescored, rescored={"episodes": name, "scorer": scorer},
@@ -121,6 +123,7 @@ def _row(evaluation: Evaluation) -> Row:
     return Row(
         name=evaluation.name, label=evaluation.label, split=evaluation.split, policy_version=evaluation.policy_version,
         fingerprint=evaluation.fingerprint, temperature=evaluation.temperature, group_size=evaluation.group_size,
+        lost=evaluation.lost,
     )  # fmt: skip
 
 

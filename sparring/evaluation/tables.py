@@ -22,19 +22,32 @@ def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
     """Success, score and what else a policy did, a row each. What all rows have in common is said in the title."""
     settings = {one.setting for one in evaluations}
     sizes = {f"{len(one.task_ids)} x {one.group_size}" for one in evaluations}
+    any_lost = any(one.lost for one in evaluations)
     rows: list[list[object]] = [
         [
             one.name, *([one.setting] if len(settings) > 1 else []), interval(one.success), interval(one.score),
             sum(one.rewards) / len(one.rewards), sum(one.turns) / len(one.turns),
             *([f"{len(one.task_ids)} x {one.group_size}"] if len(sizes) > 1 else []),
+            *(_bounds_cells(one) if any_lost else []),
         ]
         for one in evaluations
     ]  # fmt: skip
     columns = ["policy", *(["sampled"] if len(settings) > 1 else []), "success", "score", "reward", "turns"]
     columns += ["tasks"] if len(sizes) > 1 else []
+    columns += BOUNDS_COLUMNS if any_lost else []
     shared = [*(settings if len(settings) == 1 else ()), *(f"{size} episodes" for size in sizes if len(sizes) == 1)]
     said = ", ".join([title, *shared, f"judged by {_judges(evaluations)}"])
     return f"{said} (95 % intervals in brackets)", columns, rows
+
+
+BOUNDS_COLUMNS = ["lost", "success, lost as wrong to right", "score likewise"]
+
+
+def _bounds_cells(one: Evaluation) -> list[object]:
+    if not one.lost:
+        return ["0", "", ""]
+    score = "" if one.score_bounds is None else str(one.score_bounds)
+    return [f"{one.num_lost} ({one.lost_share:.0%})", str(one.success_bounds), score]
 
 
 def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
@@ -59,6 +72,7 @@ def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Co
         return None
     by_label = {one.label: one for one in evaluations}
     is_one_setting = len({one.setting for one in evaluations}) == 1
+    any_lost = any(one.bounds is not None for one in comparisons)
 
     def shown(label: str) -> str:
         one = by_label.get(label)
@@ -68,25 +82,39 @@ def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Co
         [
             f"{shown(one.after)} - {shown(one.before)}", interval(one.difference), p_value(one.p_value), len(one.fixed),
             len(one.broken), len(one.unchanged), "" if one.tasks_needed is None else one.tasks_needed,
+            *([_difference_bounds(one)] if any_lost else []),
         ]
         for one in comparisons
     ]  # fmt: skip
     columns = ["comparison", "difference in success", "p", "fixed", "broken", "unchanged", "tasks to tell it"]
+    columns += [DIFFERENCE_COLUMN] if any_lost else []
     return "paired by task", columns, rows
+
+
+DIFFERENCE_COLUMN = "difference with lost episodes"
+
+
+def _difference_bounds(one: Comparison | None) -> str:
+    if one is None or one.bounds is None:
+        return ""
+    return f"{one.bounds.worst:+.2f} to {one.bounds.best:+.2f}" + (", sign open" if one.is_sign_open else "")
 
 
 def across_table(rows: Sequence[Compared]) -> Table:
     """Evaluations of several runs; each difference is to the first row that played the same tasks alike."""
+    any_lost = any(row.evaluation.lost for row in rows)
     cells: list[list[object]] = [
         [
             row.source, row.evaluation.name, row.evaluation.setting, row.evaluation.split,
             interval(row.evaluation.success), interval(row.evaluation.score),
             "" if row.difference is None else interval(row.difference.difference),
             "" if row.difference is None else p_value(row.difference.p_value), len(row.evaluation.task_ids),
+            *([*_bounds_cells(row.evaluation), _difference_bounds(row.difference)] if any_lost else []),
         ]
         for row in rows
     ]  # fmt: skip
     columns = ["from", "policy", "sampled", "split", "success", "score", "to the first of its tasks", "p", "tasks"]
+    columns += [*BOUNDS_COLUMNS, DIFFERENCE_COLUMN] if any_lost else []
     judges = _judges([row.evaluation for row in rows])
     return f"side by side, judged by {judges} (95 % intervals in brackets)", columns, cells
 
@@ -111,7 +139,9 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
         if lost:
             said.append(
                 f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {lost - refused} to infrastructure and "
-                f"{refused} since the gateway refused what their client sent; k above {min(one.samples)} is not defined"
+                f"{refused} since the gateway refused what their client sent; counted as wrong they make the success "
+                f"{one.success_bounds.worst:.2f}, as right {one.success_bounds.best:.2f}; k above {min(one.samples)} is not "
+                "defined"
             )
     for one in evaluations:
         if refused := refused_reasons(one.metrics):
@@ -127,6 +157,13 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
             )
             said.append(
                 f"{one.name} ({one.setting}): {one.agreement.summary()}" + (f"; {at_fault}" if at_fault else "")
+            )
+    for one in comparisons:
+        if one.bounds is not None and one.is_sign_open:
+            said.append(
+                f"note: lost episodes could decide whether {one.after} is better than {one.before}: had they counted, the "
+                f"difference would lie between {one.bounds.worst:+.2f} and {one.bounds.best:+.2f}; play again what was lost "
+                "before you rely on it"
             )
     for one in comparisons[-1:]:
         for what, ids in (("fixed", one.fixed), ("broken", one.broken)):

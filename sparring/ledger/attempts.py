@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,3 +78,14 @@ def _last_detail(db: sqlite3.Connection, reasons: Sequence[str]) -> str | None:
 
 _JUDGED = ("scored", "admitted", "claimed", "trained", "discarded")
 """States of a rollout that was played to its end."""
+
+
+def lost_attempts(path: Path, split: str) -> list[tuple[str, str, str]]:
+    """Id, reason and detail of each attempt of a split that is in no number. Raises DataError for a file that is no ledger."""
+    places = ", ".join("?" * len(LOST))
+    select = f"SELECT id, reason, detail FROM rollouts WHERE split = ? AND reason IN ({places}) ORDER BY rowid"
+    try:
+        with closing(sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=30.0)) as db:
+            return db.execute(select, (split, *LOST)).fetchall()
+    except sqlite3.Error as error:
+        raise DataError(f"{path} cannot be read as a ledger: {error}.") from error

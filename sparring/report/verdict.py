@@ -259,10 +259,12 @@ def _speaks_against(one: Finding) -> bool:
 
 
 def _lost(after: Evaluation) -> Iterator[Look]:
-    lost = sum(value for name, value in after.metrics.items() if name.endswith("/lost_rollouts"))
-    planned = lost + sum(after.samples)
-    if planned and lost / planned > MOST_LOST:
-        said = f"{lost:.0f} of {planned:.0f} episodes of the evaluation were lost, and are in no number."
+    if after.lost_share > MOST_LOST:
+        said = (
+            f"{after.num_lost} of {after.num_lost + sum(after.samples)} episodes of the evaluation were lost, and are in no "
+            f"number. Counted as wrong they would make the success {after.success_bounds.worst:.2f}, as right "
+            f"{after.success_bounds.best:.2f}."
+        )
         yield Look(name="Lost episodes", state=State.DOUBT, said=said)
 
 
