@@ -4,7 +4,8 @@ python tests/clients/run.py                     # all of them, below .clients/
 python tests/clients/run.py openai strands      # these
 python tests/clients/run.py --only-ci           # those that are few and small enough for every change
 
-Prints what was measured; exits with pytest's status: 0 when every client did what `measured.toml` says.
+Clients in JavaScript need node and npm. Prints what was measured; exits with pytest's status:
+0 when every client did what `measured.toml` says.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +36,7 @@ def main() -> int:
     arguments = _arguments()
     names = arguments.names or (ONLY_CI if arguments.only_ci else CLIENTS)
     for name in names:
-        print(f"{name}: {_install(arguments.venvs / name, HERE / name / 'requirements.txt')}", flush=True)
+        print(f"{name}: {_install(arguments.venvs / name, HERE / name)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         test = f"{HERE / 'test_clients.py'}::test_a_client_plays_and_every_sampled_token_is_kept"
@@ -60,11 +62,21 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _install(environment: Path, requirements: Path) -> str:
+def _install(environment: Path, client: Path) -> str:
     """Make an environment with what is required; one that has it already stays as it is."""
+    package = client / "package.json"
+    requirements = package if package.exists() else client / "requirements.txt"
     wanted, installed = requirements.read_text("utf-8"), environment / "installed.txt"
     if installed.exists() and installed.read_text("utf-8") == wanted:
         return "installed already"
+    if requirements == package:
+        environment.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package, environment)
+        npm = ["npm", "install", "--no-audit", "--no-fund", "--silent"]
+        if subprocess.run(npm, cwd=environment).returncode != 0:
+            sys.exit(f"npm could not install {package}: it says above why; run this again when that is corrected.")
+        installed.write_text(wanted, "utf-8")
+        return "installed"
     venv.create(environment, with_pip=True, clear=True)
     pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if subprocess.run([*pip, "--requirement", requirements]).returncode != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,12 +14,12 @@ CLIENTS = {program.split("/")[0] for program in MEASURED}
 
 
 def test_every_program_of_a_client_is_measured() -> None:
-    programs = {f"{client}/{path.name}" for client in CLIENTS for path in (HERE / client).glob("agent*.py")}
+    programs = {f"{client}/{path.name}" for client in CLIENTS for path in (HERE / client).glob("agent*.*")}
     assert set(MEASURED) == programs
 
 
 def test_every_client_has_a_section_with_lines_of_its_program() -> None:
-    blocks = re.findall(r"<!-- from: (\S+) -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    blocks = re.findall(r"<!-- from: (\S+) -->\n```(?:python|js)\n(.*?)```", PAGE, re.DOTALL)
     assert {program.split("/")[0] for program, _ in blocks} == CLIENTS
     for program, block in blocks:
         source = (HERE / program).read_text("utf-8")
@@ -33,7 +34,11 @@ def test_the_table_has_what_was_measured() -> None:
 
 def row(program: str) -> str:
     measured = MEASURED[program]
-    required = (HERE / program).with_name("requirements.txt").read_text("utf-8").split()[0]
+    package = (HERE / program).with_name("package.json")
+    if package.exists():
+        required = next(iter(json.loads(package.read_text("utf-8"))["dependencies"].values())).replace(" ", ",")
+    else:
+        required = (HERE / program).with_name("requirements.txt").read_text("utf-8").split()[0]
     cells = (
         f"`{program}`",
         re.sub(r".*>=(\S+),.*", r"\1", required),

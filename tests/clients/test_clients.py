@@ -9,6 +9,7 @@ import asyncio
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import tomllib
 from collections import Counter
@@ -56,6 +57,7 @@ def policy(request: SampleRequest) -> str:
     """Plays the task in three turns; all that it knows is what the tools told it, and whether it is to write code."""
     heard = CHAT.decode(request.prompt_ids)
     has_tools = "Call a tool with" in heard
+    menu = "mcp__menu__" if "mcp__menu__" in heard else ""  # before the names of tools that come over MCP
     if "4.85" in heard:
         if "final_answer" not in heard:
             return ANSWER
@@ -63,8 +65,9 @@ def policy(request: SampleRequest) -> str:
             f'{{"name":"final_answer","arguments":{{"answer":"{ANSWER}"}}}}', f"final_answer('{ANSWER}')", has_tools
         )
     if "3.85" in heard:
-        return called('{"arguments": {"b":1,  "a" : 3.850},"name":"add"}', "print(add(3.85,  1))", has_tools)
-    first = called(' {"name" : "price",   "arguments":{ "item" :"café"} }', "print(price(item = 'café'))", has_tools)
+        return called(f'{{"arguments": {{"b":1,  "a" : 3.850}},"name":"{menu}add"}}', "print(add(3.85,  1))", has_tools)
+    call = f' {{"name" : "{menu}price",   "arguments":{{ "item" :"café"}} }}'
+    first = called(call, "print(price(item = 'café'))", has_tools)
     return f"<think>First the price.</think>I look up the price.\n{first}"
 
 
@@ -158,7 +161,8 @@ async def play(program: Path, ledger: Ledger) -> Played:
         }
         # Of our own environment nothing, so that no key and no proxy of the developer's leaks in.
         running = await asyncio.create_subprocess_exec(
-            *(python_of(program.parent.name), program, TASK),
+            *command_of(program),
+            TASK,
             env={"PATH": os.defpath, "PYTHONUTF8": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "true", **connection},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -181,12 +185,25 @@ async def play(program: Path, ledger: Ledger) -> Played:
     )
 
 
-def python_of(client: str) -> Path:
-    return VENVS / client / "bin" / "python"
+def command_of(program: Path) -> list[str | Path]:
+    """How a program is run in its client's environment. Node looks for packages above the file: so it gets a copy."""
+    environment = VENVS / program.parent.name
+    if program.suffix == ".py":
+        return [environment / "bin" / "python", program]
+    for file in program.parent.glob("*.mjs"):
+        shutil.copy(file, environment)
+    return ["node", environment / program.name]
+
+
+def is_installed(client: str) -> bool:
+    return (VENVS / client / "installed.txt").exists()
 
 
 def version_of(client: str) -> str:
     """The version of the first package that the client requires."""
+    if (package := HERE / client / "package.json").exists():
+        name = next(iter(json.loads(package.read_text("utf-8"))["dependencies"]))
+        return json.loads((VENVS / client / "node_modules" / name / "package.json").read_text("utf-8"))["version"]
     name = (HERE / client / "requirements.txt").read_text("utf-8").split(">=")[0].split("[")[0]
     (package,) = importlib.metadata.distributions(
         name=name, path=[str(path) for path in (VENVS / client).glob("lib/*/site-packages")]
@@ -222,7 +239,7 @@ def kept(played: Played) -> list[str]:
 
 def case(program: str) -> Any:
     client = program.split("/")[0]
-    is_absent = not python_of(client).exists()
+    is_absent = not is_installed(client)
     return pytest.param(
         program, id=program, marks=pytest.mark.skipif(is_absent, reason=f"`make clients` installs {client}")
     )
