@@ -284,3 +284,28 @@ def test_of_first_requests_that_are_sampled_side_by_side_all_but_one_name_a_reas
 
     for in_messages in (False, True):
         assert with_app(play, in_messages=in_messages)[1] == {0: True, 1: True, 2: True}
+
+
+def test_a_turn_of_another_policy_of_the_episode_counts_once_it_is_received_too() -> None:
+    async def run() -> None:
+        ledger, ids = running_ledger("r"), itertools.count()
+
+        def opened(**options: Any) -> Session:
+            engine = ScriptedEngine(["one", "two"], encode=ByteTokenizer().encode)
+            return Session(
+                id="r", engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger, turn_ids=ids, **options
+            )
+
+        other = opened(policy="other")
+        async with opened(others={"other": other}) as door:
+            heard = await door.play([USER])
+            await other.sample([USER])
+            answered = await other.play([USER])
+            assert door.episode_turns == (heard, answered)
+        other.set_received([1])  # too late
+        assert door.episode_turns == (heard, answered)
+        assert [turn.is_received for turn in ledger.load_turns("r")] == [True, False, True]
+        assert ledger.verify() == []
+        ledger.close()
+
+    asyncio.run(run())
