@@ -71,7 +71,9 @@ class Listener:
                 await self._start()
 
     async def _start(self) -> None:
-        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # asyncio sends small pieces at once (TCP_NODELAY) on sockets that name their protocol; on others, the body of an answer
+        # waits for the acknowledgement of its head, 40 ms.
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((self._host, self._port))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import openai
@@ -329,6 +330,21 @@ def test_a_served_model_may_ask_for_a_key() -> None:
     asyncio.run(run())
 
 
+def test_no_piece_of_an_answer_waits_for_the_acknowledgement_of_the_one_before() -> None:
+    # Head and body are two pieces. Without TCP_NODELAY the second one waits for 40 ms where a client keeps its connection.
+    async def run() -> list[int]:
+        async with Gateway() as gateway, session(["a"]) as door:
+            entry = gateway.register(door)
+            async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key) as client:
+                await client.models.list()
+                server = gateway._listener._server  # pyright: ignore[reportPrivateUsage]
+                assert server is not None
+                held = [one.transport.get_extra_info("socket") for one in server.server_state.connections]
+                return [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in held]
+
+    assert asyncio.run(run()) == [1]
+
+
 def test_a_taken_port_is_a_service_error() -> None:
     async def run() -> None:
         async with Gateway() as gateway:
@@ -353,7 +369,7 @@ def test_a_taken_port_is_a_service_error() -> None:
 def test_visible_text_adds_up_whatever_the_pieces(text: str, content: str) -> None:
     ids = ByteTokenizer().encode(text)
     message = CHAT.parse(ids, [])
-    visible = VisibleText(lambda part: CHAT.parse(part, []))
+    visible = VisibleText(lambda part: CHAT.parse(part, []), CHAT.decode)
     deltas = [visible.push([token_id]) for token_id in ids]
     assert "<tool_call>" not in "".join(deltas)
     assert "".join(deltas) + visible.finish(message) == message["content"] == content
