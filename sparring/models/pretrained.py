@@ -61,7 +61,11 @@ def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
         named = str(folder / BASE_FOLDER)
     elif exported.get("name") == smollm2.NAME:
         named = smollm2.NAME
-    base, _ = load_pretrained(named)
+    try:
+        base, _ = load_pretrained(named)
+    except ServiceError as error:
+        source = f" It was {exported['source']}." if exported else ""
+        raise ServiceError(f"the base model of the adapter in {folder} cannot be loaded: {error}{source}") from error
     if exported and fingerprint(dict(base.named_parameters())) != exported["fingerprint"]:
         raise ServiceError(
             f"{named} is not the base model that the adapter in {folder} was trained on: its weights have another hash. Restore "
