@@ -8,10 +8,12 @@ from pathlib import Path
 
 from sparring.config import Config, load_config
 from sparring.errors import DataError, UsageError
+from sparring.ledger import Ledger
 from sparring.tracking import RunFolder
 from sparring.tracking.recipe_files import RecipeFiles, files_of, sha256
 from sparring.tracking.run_folder import WARM_START
 from sparring.training import checkpoints
+from sparring.training.checkpoint_files import newest_first
 from sparring.training.widening import Adapter, widen
 from sparring.types import Json
 
@@ -32,9 +34,10 @@ def branch(
     """Make a run that begins from a checkpoint of `run` with changed settings (`KEY=VALUE`), beside it; `sparring train --resume`
     trains it, as does the command.
 
-    `step` is that of a checkpoint (0: after the warm start), None the newest. `recipe` is whose code is taken instead of the
-    run's own; settings stay the run's. Raises UsageError for a change that a checkpoint cannot be continued with and for no
-    change at all, DataError for a checkpoint that is missing or damaged, ConfigError for settings that are refused.
+    `step` is that of a checkpoint (0: before the first step), None the newest. `recipe` is whose code is taken instead of the
+    run's own; settings stay the run's. Raises UsageError for a change that a checkpoint cannot be continued with and where
+    neither a change nor a step is given, DataError for a checkpoint that is missing or damaged, ConfigError for settings that
+    are refused.
     """
     parent = RunFolder(run)
     before = parent.trained_config()
@@ -47,9 +50,10 @@ def branch(
     files = (
         _changed_files(files_of(parent.recipe, run.parent), files_of(code, run.parent)) if recipe is not None else ()
     )
-    if not different and not files:
+    if not different and not files and step is None:
         raise UsageError(
-            f"nothing is changed against {run}; give KEY=VALUE, or continue the run itself with `sparring train --resume {run}`."
+            f"nothing is changed against {run}; give KEY=VALUE, or the step to go back to (--from STEP), or continue the run "
+            f"itself with `sparring train --resume {run}`."
         )
     checkpoint = _checkpoint(parent, step)
     at = int(checkpoint.name) if checkpoint.name.isdigit() else 0
@@ -67,6 +71,11 @@ def branch(
             widen(one, child.checkpoints, before=sizes[0], after=sizes[1], seed=after.run.seed)
         else:
             shutil.copytree(one, child.checkpoints / one.name)
+    with Ledger(child.ledger) as ledger:
+        for one in newest_first(child.checkpoints):
+            if one.name != checkpoint.name:  # the warm start, which the run only keeps
+                ledger.announce_nowait(0, one.name, checkpoints.digest(one))
+        ledger.publish_nowait(at, checkpoint.name, checkpoints.digest(child.checkpoints / checkpoint.name))
     child.set_status("created", step=at)
     return child
 
@@ -107,7 +116,8 @@ def _refuse(before: Config, after: Config, different: Mapping[str, tuple[Json, J
 def _checkpoint(parent: RunFolder, step: int | None) -> Path:
     if step is None:
         return checkpoints.newest(parent.checkpoints)
-    path = parent.checkpoints / (WARM_START if step == 0 else checkpoints.name_of(step))
+    has_warm_start = (parent.checkpoints / WARM_START).is_dir()
+    path = parent.checkpoints / (WARM_START if step == 0 and has_warm_start else checkpoints.name_of(step))
     if not path.is_dir():
         there = sorted(one.name for one in parent.checkpoints.glob("[!.]*") if one.is_dir())
         steps = [0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Self, final
 
 from sparring.config import ScheduleSection
@@ -132,15 +133,27 @@ class Saver:
         return self._learner.export_state()
 
     def _write(self, step: int, copy: LearnerState, state: Mapping[str, Json]) -> None:
-        # A checkpoint never holds what the ledger might still lose.
-        self._ledger.flush()
-        saved = checkpoints.save(self._folder.checkpoints, step, copy, state)
+        save_announced(self._ledger, self._folder.checkpoints, step, step, copy, state)
         self.newest = step
-        self._ledger.publish_nowait(step, saved.name).result()
         # What cannot be deleted now goes with the next one.
         with suppress(OSError):
             pinned = checkpoints.best(self._folder.checkpoints, dict(self._scores))
             checkpoints.prune(self._folder.checkpoints, step, keep=self._schedule.keep_checkpoints, pinned=pinned)
+
+
+def save_announced(
+    ledger: Ledger, directory: Path, step: int, name: int | str, copy: LearnerState, state: Mapping[str, Json]
+) -> None:
+    """Write the checkpoint of a step that the ledger knows before it has its name. Raises as `checkpoints.save`."""
+    # Waiting for the announcement also means that a checkpoint never holds what the ledger might still lose.
+    saved = checkpoints.save(
+        directory,
+        name,
+        copy,
+        state,
+        announce=lambda named, digest: ledger.announce_nowait(step, named, digest).result(),
+    )
+    ledger.publish_nowait(step, saved.name, checkpoints.digest(saved)).result()
 
 
 def training_state(step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()) -> dict[str, Json]:

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -47,8 +47,9 @@ from sparring.ledger import Ledger
 from sparring.logs import kept_in
 from sparring.metering import metered_in
 from sparring.protocols import Tracker
+from sparring.resuming import find_start
 from sparring.rollouts.resumption import Kept
-from sparring.saving import Saver, training_state
+from sparring.saving import Saver, save_announced, training_state
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
@@ -238,25 +239,24 @@ class MultiTurnRLTrainer:
         if self._stop_requested.is_set():
             self._stop.set()
         await none_left()
-        reports = [] if resume or not self._checks else [await self._checked()]
-        if self._parts is None:
-            with self._console.phase("loading the model"):
-                self._parts = await self._build()
-        if reports:
-            reports.append(await gate.check_loaded(self._parts, self.recipe, self.overrides))
-            assert self.folder is not None
-            self.folder.record_checks([report.as_json() for report in reports])
-            self._stop_on_errors(reports[-1])
-        parts, folder = self._parts, self.folder
-        assert folder is not None
-        with folder.held_for_training(), kept_in(folder.path), metered_in(folder.path, during="training"):
+        with ExitStack() as held:
+            start: Path | None = None
+            is_attached = resume and self.folder is not None
+            if is_attached and self.folder is not None:
+                # Before anything is opened that might write.
+                held.enter_context(self.folder.held_for_training())
+                start = await asyncio.to_thread(find_start, self.folder, self.overrides)
+            parts, folder = await self._prepared(checks=self._checks and not resume)
+            if not is_attached:
+                held.enter_context(folder.held_for_training())
+            held.enter_context(kept_in(folder.path))
+            held.enter_context(metered_in(folder.path, during="training"))
             # Files as the run's own recipe names them.
             settings = self.config if self.recipe.absolute() == folder.recipe else folder.config()
             for note in await asyncio.to_thread(
                 compared, parts, folder, settings, resume=resume, given=self.overrides, allowed=allow_changed
             ):
                 self._console.announced(note)
-            was_complete = folder.status().get("status") == "completed"
             tracker = open_trackers(self.config, folder, self._console)
 
             def stands(status: str, *, step: int | None = None, reason: str | None = None) -> None:
@@ -267,7 +267,7 @@ class MultiTurnRLTrainer:
             try:
                 stands("running")
                 with self._watchdog(parts, folder):
-                    result = await self._train_parts(parts, folder, resume, tracker, was_complete=was_complete)
+                    result = await self._train_parts(parts, folder, resume, start, tracker)
                 stands(result.status, step=result.step)
             except asyncio.CancelledError:
                 stands("stopped")
@@ -279,6 +279,19 @@ class MultiTurnRLTrainer:
                 await asyncio.to_thread(tracker.close)
         self._console.finished(result.run, result.status, result.step)
         return result
+
+    async def _prepared(self, *, checks: bool) -> tuple[Parts, RunFolder]:
+        """The built objects and the run's folder. Raises GateError for errors that the checks find."""
+        reports = [await self._checked()] if checks else []
+        if self._parts is None:
+            with self._console.phase("loading the model"):
+                self._parts = await self._build()
+        assert self.folder is not None, "what is built has a folder"
+        if reports:
+            reports.append(await gate.check_loaded(self._parts, self.recipe, self.overrides))
+            self.folder.record_checks([report.as_json() for report in reports])
+            self._stop_on_errors(reports[-1])
+        return self._parts, self.folder
 
     def _watchdog(self, parts: Parts, folder: RunFolder) -> Watchdog:
         # What an episode calls in this process has no more time than the episode.
@@ -306,8 +319,9 @@ class MultiTurnRLTrainer:
             )
 
     async def _train_parts(
-        self, parts: Parts, folder: RunFolder, resume: bool, trackers: Tracker, *, was_complete: bool
+        self, parts: Parts, folder: RunFolder, resume: bool, checkpoint: Path | None, trackers: Tracker
     ) -> TrainResult:
+        """`checkpoint` is the one that a resumed run goes on from."""
         config, stop = self.config, self._stop
         assert stop is not None
         step, outstanding = 0, ()
@@ -319,9 +333,6 @@ class MultiTurnRLTrainer:
             if parts.is_deterministic
             else Kept(parts.ledger, max_steps_off_policy=config.rollout.max_steps_off_policy)
         )
-        # A run that died before its first checkpoint begins anew; where one was written, one must be there.
-        has_saved = checkpoints.any_in(folder.checkpoints) or parts.ledger.last_published is not None or was_complete
-        checkpoint = checkpoints.newest(folder.checkpoints) if resume and has_saved else None
         saver = Saver(parts.learner, parts.ledger, folder, schedule=config.schedule, say=self._console.announced)
         if checkpoint is not None:
             state = checkpoints.load(checkpoint, parts.learner)
@@ -333,7 +344,7 @@ class MultiTurnRLTrainer:
         if step < config.schedule.max_steps:
             (await asyncio.to_thread(saver.room, step)).check()
         if resume:
-            await self._rewind(parts, step, "" if checkpoint is None else checkpoint.name, kept)
+            await self._rewind(parts, step, checkpoint, kept)
             if checkpoint is None:
                 # A trainer that goes on in its own process may hold weights that nobody kept.
                 parts.learner.load_weights(parts.initial_weights)
@@ -518,8 +529,7 @@ class MultiTurnRLTrainer:
             return False
         parts.learner.reset_optimizer()
         state = await asyncio.to_thread(parts.learner.export_state)
-        saved = await asyncio.to_thread(checkpoints.save, folder.checkpoints, WARM_START, state, {"step": 0})
-        await asyncio.wrap_future(parts.ledger.publish_nowait(0, saved.name))
+        await asyncio.to_thread(save_announced, parts.ledger, folder.checkpoints, 0, WARM_START, state, {"step": 0})
         return True
 
     async def _freeze(self, parts: Parts, folder: RunFolder) -> None:
@@ -589,10 +599,13 @@ class MultiTurnRLTrainer:
             "train all the same with evaluation.allow_zero_baseline=true."
         )
 
-    async def _rewind(self, parts: Parts, step: int, checkpoint: str, kept: Kept | None) -> None:
+    async def _rewind(self, parts: Parts, step: int, checkpoint: Path | None, kept: Kept | None) -> None:
         """Bring the ledger to the checkpoint: what it holds is trained, and what came after it never happened."""
-        if checkpoint:
+        name = ""
+        if checkpoint is not None:
+            name = checkpoints.original_name(checkpoint)
             # The process may have died between the two.
-            await asyncio.wrap_future(parts.ledger.publish_nowait(step, checkpoint))
+            published = parts.ledger.publish_nowait(step, name, checkpoints.digest(checkpoint))
+            await asyncio.wrap_future(published)
         keep = set() if kept is None else await asyncio.to_thread(kept.find, step)
-        await asyncio.wrap_future(parts.ledger.rewind_nowait(step, checkpoint, keep=keep))
+        await asyncio.wrap_future(parts.ledger.rewind_nowait(step, name, keep=keep))

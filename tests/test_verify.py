@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -19,11 +20,15 @@ from sparring.training.checkpoint_files import write
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase" / "recipe.toml"
 
 
+def fill(checkpoint: Path) -> None:
+    (checkpoint / "state.json").write_text("{}")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     """Two rollouts: one trained in step 1, whose checkpoint is there, and one that is played."""
     folder = RunFolder.create(load_config(CHASE, [f"run.runs_dir={tmp_path}"]), CHASE, name="one")
-    write(folder.checkpoints, 1, lambda made: (made / "state.json").write_text("{}") and None)
+    write(folder.checkpoints, 1, fill)
     with Ledger(folder.path / "ledger.sqlite") as ledger:
         for name in ("a", "b"):
             ledger.plan_nowait(name, task_id="t", attempt=0)
@@ -55,9 +60,14 @@ def test_a_broken_invariant_is_named(run: RunFolder) -> None:
 
 def test_a_checkpoint_that_is_gone_is_named_unless_there_is_a_newer_one(run: RunFolder) -> None:
     gone = run.checkpoints / "000001"
-    gone.rename(run.checkpoints / "000003")
+    with Ledger(run.ledger) as ledger:
+        write(
+            run.checkpoints, 3, fill,
+            announce=lambda name, digest: ledger.announce_nowait(3, name, digest),
+        )  # fmt: skip
+    gone.rename(run.path / "elsewhere")
     assert verify(run).exit_code == 0
-    (run.checkpoints / "000003").rename(run.path / "elsewhere")
+    shutil.rmtree(run.checkpoints / "000003")
     result = verify(run)
     assert result.exit_code == 3
     assert f"{gone} is not there: what the ledger says was trained up to step 1 rests on it" in result.output

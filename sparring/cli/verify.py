@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,8 @@ import typer
 
 from sparring.cli.command import Json, app, print_json, reported, run_path, say
 from sparring.errors import DataError
-from sparring.ledger.verification import read_published, verify_file
+from sparring.ledger.rows import LineageEntry, published_in
+from sparring.ledger.verification import read_account
 from sparring.models.export_files import is_export
 from sparring.models.export_files import verify as verify_export
 from sparring.tracking import RunFolder
@@ -25,18 +26,32 @@ def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a folder that `sparring export` wrote.")],
     as_json: Json = False,
 ) -> None:
-    """Check that every rollout and turn of a run is accounted for, and that its checkpoints are whole, also while the run goes
-    on; or that an export is."""
+    """Check that every rollout and turn of a run is accounted for, and that its checkpoints are whole and those of its
+    ledger, also while the run goes on; or that an export is."""
+    from sparring.resuming import unknown_checkpoints
+    from sparring.training.checkpoint_files import newest_first
+
     if is_export(run):
         _verify_export(run, as_json=as_json)
         return
     folder = RunFolder(run_path(run))
-    path = folder.path / "ledger.sqlite"
+    path = folder.ledger
+    # Before the ledger is read: a run that goes on tells the ledger of each before it is there.
+    checkpoints = newest_first(folder.checkpoints)
     if not path.is_file():
+        if checkpoints:
+            raise DataError(
+                f"{path} is missing, and the run has checkpoints: what they were trained on cannot be verified. Restore it."
+            )
         raise DataError(f"{folder.path} has no ledger.sqlite: it has played nothing yet.")
     began = time.monotonic()
-    broken = [*verify_file(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)]
-    damaged = [*_missing(folder.checkpoints, read_published(path)), *_damage(folder.checkpoints)]
+    account = read_account(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)
+    broken = account.broken
+    damaged = [
+        *_missing(folder.checkpoints, account.lineage),
+        *unknown_checkpoints(checkpoints, account.lineage),
+        *_damage(folder.checkpoints),
+    ]
     result: dict[str, Any] = {"run": str(folder.path), "broken": broken, "checkpoints": damaged}
     if as_json:
         print_json({**result, "seconds": time.monotonic() - began})
@@ -47,8 +62,9 @@ def verify(
             say(f"... and {len(broken) - MOST_SHOWN} more; --json has them all")
     if broken or damaged:
         raise DataError(
-            f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} damaged or missing checkpoints. What "
-            "rests on them is not to be trusted; resume from an older checkpoint, or begin anew."
+            f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} checkpoints that are damaged, "
+            "missing or of another run. What rests on them cannot be trusted: restore them. `sparring train --resume` refuses "
+            "what it cannot go on from exactly, and names the ways on."
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
@@ -65,10 +81,11 @@ def _verify_export(folder: Path, *, as_json: bool) -> None:
         )
 
 
-def _missing(checkpoints: Path, published: Mapping[int, str]) -> list[str]:
+def _missing(checkpoints: Path, lineage: Sequence[LineageEntry]) -> list[str]:
     """That the newest checkpoint which the ledger knows of is gone, in a sentence; a run that goes on may have a newer one."""
     from sparring.training.checkpoint_files import numbered
 
+    published = published_in(lineage)
     step = max(published, default=-1)
     is_there = step < 0 or (checkpoints / published[step]).is_dir()
     if is_there or any(int(path.name) > step for path in numbered(checkpoints)):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparring.errors import DataError
+from sparring.ledger.reading import opened
 from sparring.ledger.states import DiscardReason
 
 INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
@@ -36,22 +35,14 @@ class Attempts:
 
 
 def count_attempts(path: Path) -> Attempts:
-    """Of a ledger's file, none when there is no file. Raises DataError for one that cannot be read."""
+    """Of a ledger's file, none when there is no file. Raises as `reading.opened`."""
     if not path.is_file():
         return Attempts()
-    try:
-        db = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=30.0)
-        try:
-            counts = db.execute(
-                "SELECT state, reason, count(*) FROM rollouts WHERE split = 'train' GROUP BY state, reason"
-            ).fetchall()
-            last, refusal = _last_detail(db, INFRASTRUCTURE), _last_detail(db, (DiscardReason.CLIENT_ERROR,))
-        finally:
-            db.close()
-    except sqlite3.Error as error:
-        raise DataError(
-            f"{path} cannot be read as a ledger: {error}. Move it away to read the run without it."
-        ) from error
+    with opened(path) as db:
+        counts = db.execute(
+            "SELECT state, reason, count(*) FROM rollouts WHERE split = 'train' GROUP BY state, reason"
+        ).fetchall()
+        last, refusal = _last_detail(db, INFRASTRUCTURE), _last_detail(db, (DiscardReason.CLIENT_ERROR,))
     over = [(state, reason, count) for state, reason, count in counts if reason not in NOBODYS_FAULT]
     failed = {str(reason): count for _, reason, count in over if reason in INFRASTRUCTURE}
     return Attempts(
@@ -81,11 +72,8 @@ _JUDGED = ("scored", "admitted", "claimed", "trained", "discarded")
 
 
 def lost_attempts(path: Path, split: str) -> list[tuple[str, str, str]]:
-    """Id, reason and detail of each attempt of a split that is in no number. Raises DataError for a file that is no ledger."""
+    """Id, reason and detail of each attempt of a split that is in no number. Raises as `reading.opened`."""
     places = ", ".join("?" * len(LOST))
     select = f"SELECT id, reason, detail FROM rollouts WHERE split = ? AND reason IN ({places}) ORDER BY rowid"
-    try:
-        with closing(sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=30.0)) as db:
-            return db.execute(select, (split, *LOST)).fetchall()
-    except sqlite3.Error as error:
-        raise DataError(f"{path} cannot be read as a ledger: {error}.") from error
+    with opened(path) as db:
+        return db.execute(select, (split, *LOST)).fetchall()

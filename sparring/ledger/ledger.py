@@ -50,7 +50,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], float] = time.time) -> None:
-        """Open or create `path`; `clock` stamps events in seconds since 1970. Raises DataError on a foreign file."""
+        """Open or create `path`; `clock` stamps events in seconds since 1970. Raises as `rows.open_file`."""
         self._clock = clock
         connection, known = rows.open_file(path)
         self._writer = GroupCommitWriter(connection)
@@ -119,14 +119,20 @@ class Ledger:
         future = self.advance_nowait(rollout_id, state, step=step, reason=reason, detail=detail, result=result)
         await self._writer.committed(future)
 
-    def publish_nowait(self, step: int, checkpoint: str) -> Future[None]:
+    def announce_nowait(self, step: int, checkpoint: str, digest: str) -> Future[None]:
+        """A checkpoint of `step` is about to get its name; `digest` is the hash of its manifest. One on the disk that the
+        ledger was not told of is not this run's."""
+        now = self._clock()
+        return self._writer.submit(lambda db: rows.announce(db, step, checkpoint, digest, now))
+
+    def publish_nowait(self, step: int, checkpoint: str, digest: str | None = None) -> Future[None]:
         """A checkpoint of `step` is on disk: what was claimed for the steps up to it is trained from now on."""
         with self._lock:
             for rollout_id, claimed_for in list(self._steps.items()):
                 if claimed_for <= step and self._states[rollout_id][0] is RolloutState.CLAIMED:
                     self._enter(rollout_id, RolloutState.TRAINED, claimed_for)
             now = self._clock()
-            return self._writer.submit(lambda db: rows.publish(db, step, checkpoint, now))
+            return self._writer.submit(lambda db: rows.publish(db, step, checkpoint, digest, now))
 
     def rewind_nowait(
         self, step: int, checkpoint: str, *, keep: Collection[str] = (), detail: str = "the run was resumed"

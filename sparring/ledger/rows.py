@@ -4,23 +4,25 @@ Token ids are blobs of 32-bit integers and log-probabilities blobs of 32-bit flo
 a turn is committed or absent as a whole. A turn with a parent stores only the prompt ids that follow the parent's
 prompt and answer. `events` is the append-only history; `rollouts` holds what it adds up to. `lineage` says which
 checkpoints the run published, and from which of them it went on; `kept` holds episodes that wait to be trained whole,
-so that a run that is resumed need not play them again.
+so that a run that is resumed need not play them again. `digest` is a checksum of its row (of a checkpoint, the hash of
+its manifest), null in rows from before format 4: `verification` recomputes it.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparring.chat.messages import json_text
-from sparring.errors import DataError
+from sparring.errors import DataError, ServiceError, SparringError
 from sparring.types import Sampling, StopReason, Turn, UntrainedReason
 
-FORMAT = 3
+FORMAT = 4
 _LOCK_SECONDS = 30.0
 
 _SCHEMA = """
@@ -55,41 +57,122 @@ INSERT INTO lineage (time, kind, step, checkpoint, event)
 """
 
 
-_INSERT_TURN = f"INSERT INTO turns VALUES ({', '.join('?' * 19)})"
+_FROM_3_TO_4 = """
+ALTER TABLE rollouts ADD COLUMN num_turns INTEGER;
+ALTER TABLE rollouts ADD COLUMN digest INTEGER;
+ALTER TABLE turns ADD COLUMN digest INTEGER;
+ALTER TABLE lineage ADD COLUMN digest TEXT;
+ALTER TABLE kept ADD COLUMN digest INTEGER;
+"""
+
+_TURN_COLUMNS = (
+    "rollout_id", "id", "parent", "branch_reason", "new_prompt_ids", "token_ids", "sampled_logprobs", "versions", "fingerprint",
+    "stop_reason", "sampling", "message", "num_computed_tokens", "seconds", "request_digest", "removed_mass",
+    "untrained_reason", "policy", "learns",
+)  # fmt: skip
+TURN_DIGEST = (
+    # One number for all numbers: each that becomes text costs as much as the checksum.
+    "crc32(CAST((id + 7 * ifnull(parent, -1) + 31 * num_computed_tokens + CAST(1e6 * seconds AS INTEGER)"
+    " + CAST(1e6 * removed_mass AS INTEGER) + 1000003 * learns) || rollout_id || ifnull(branch_reason, '')"
+    " || ifnull(policy, '') || versions || fingerprint || stop_reason || sampling || request_digest || message"
+    " || sampled_logprobs || token_ids || new_prompt_ids AS BLOB))"
+)
+"""Checksum of a row of `turns`, without `untrained_reason`, which may be set later."""
+ROLLOUT_DIGEST = (
+    "crc32(CAST(id || task_id || attempt || split || ifnull({detail}, '') || ifnull({result}, '') || ifnull({num_turns}, 0)"
+    " AS BLOB))"
+)
+"""Checksum of what a row of `rollouts` holds that `events` does not."""
+_INSERT_TURN = (
+    f"INSERT INTO turns SELECT *, {TURN_DIGEST} FROM (SELECT {', '.join(f'? AS {name}' for name in _TURN_COLUMNS)})"
+)
+_NUM_TURNS = "(SELECT count(*) FROM turns WHERE rollout_id = rollouts.id)"
+_UPDATE_ROLLOUT = (
+    "UPDATE rollouts SET state = ?1, step = ?2, reason = ?3, detail = coalesce(?4, detail), result = coalesce(?5, result),"
+    f" num_turns = {_NUM_TURNS}, digest = "
+    + ROLLOUT_DIGEST.format(detail="coalesce(?4, detail)", result="coalesce(?5, result)", num_turns=_NUM_TURNS)
+    + " WHERE id = ?6"
+)
+
+_NOT_THE_FILE = frozenset(
+    {
+        sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH,
+    }
+)  # fmt: skip
+"""Primary result codes of a disk, of permissions or of another process: the ledger itself may be sound."""
+
+
+class LineageEntry(NamedTuple):
+    """One row of `lineage`. `kind` is `announced` (a checkpoint is about to get its name), `published` (it is on the disk) or
+    `resumed` (the run went on from it)."""
+
+    kind: str
+    step: int
+    checkpoint: str
+    event: int
+    """The last event before it."""
+    digest: str | None
+    """Hash of the checkpoint's manifest."""
 
 
 def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str, int | None]]]:
-    """Open or create a ledger: its connection, and (id, state, split, step) of every rollout. Raises DataError."""
+    """Open or create a ledger: its connection, and (id, state, split, step) of every rollout. Raises DataError for a file that
+    is no ledger or is damaged, ServiceError when the disk, permissions or another process keep it from being opened."""
     try:
         # An evaluation may write beside the training: each waits for the other's commits.
         db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
+        register_functions(db)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
-        found = db.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
-            db.executescript(f"BEGIN; {_SCHEMA} {_SCHEMA_SINCE_3} PRAGMA user_version = {FORMAT}; COMMIT;")
-            found = FORMAT
-        elif found == 2:
-            db.executescript(f"BEGIN; {_FROM_2_TO_3} PRAGMA user_version = {FORMAT}; COMMIT;")
-            found = FORMAT
-        if found == FORMAT:
-            return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
-        problem = f"it has format {found}, and this version reads format {FORMAT}"
-        db.close()
-    except sqlite3.OperationalError as error:
-        # A disk, permissions or another process: nothing says that the ledger itself is damaged.
+        upgrade(db, path)
+        return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
+        raise unusable(path, error) from error
+
+
+def register_functions(db: sqlite3.Connection) -> None:
+    """Add what digests are computed with."""
+    db.create_function("crc32", 1, zlib.crc32, deterministic=True)
+
+
+def upgrade(db: sqlite3.Connection, path: Path | str) -> None:
+    """Create the tables of an empty file, and bring one of an older format to this one. Raises DataError for a format that
+    this version does not know."""
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    if found == FORMAT:
+        return
+    if found == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
+        script = f"{_SCHEMA} {_SCHEMA_SINCE_3} {_FROM_3_TO_4}"
+    elif found in (2, 3):
+        script = f"{_FROM_2_TO_3 if found == 2 else ''} {_FROM_3_TO_4}"
+    else:
         raise DataError(
-            f"{path} cannot be opened as a ledger: {error}. See to the disk, its permissions, and who else holds the "
-            "file, and do it again; the file is as it was."
-        ) from error
-    except sqlite3.Error as error:
-        problem = str(error)
-    raise DataError(f"{path} cannot be opened as a ledger: {problem}. Move it away to begin a new one.")
+            f"{path} has format {found}, and this version reads format {FORMAT}: it is no ledger, or one of another version. "
+            "Use the version that wrote it, or restore the run's own file."
+        )
+    db.executescript(f"BEGIN; {script} PRAGMA user_version = {FORMAT}; COMMIT;")
+
+
+def unusable(path: Path | str, error: Exception) -> SparringError:
+    """Whether the file is to blame, or the disk, permissions or another process: DataError or ServiceError."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _NOT_THE_FILE:
+        return ServiceError(
+            f"{path} cannot be opened as a ledger: {error}. Nothing says that it is damaged, and it is as it was. Check the "
+            "disk, its permissions, and who else holds the file, and do it again."
+        )
+    return DataError(
+        f"{path} cannot be read as a ledger: {error}. It is damaged, or no ledger; restore it from a backup."
+    )
 
 
 def insert_rollout(db: sqlite3.Connection, rollout_id: str, task_id: str, attempt: int, split: str, now: float) -> None:
     db.execute(
-        "INSERT INTO rollouts (id, task_id, attempt, split, state) VALUES (?, ?, ?, ?, 'planned')",
+        "INSERT INTO rollouts SELECT *, "
+        + ROLLOUT_DIGEST.format(detail="detail", result="result", num_turns="num_turns")
+        + " FROM (SELECT ? AS id, ? AS task_id, ? AS attempt, ? AS split, 'planned', NULL, NULL, NULL AS detail,"
+        " NULL AS result, 0 AS num_turns)",
         (rollout_id, task_id, attempt, split),
     )
     db.execute("INSERT INTO events (time, rollout_id, state) VALUES (?, ?, 'planned')", (now, rollout_id))
@@ -105,11 +188,7 @@ def update_rollout(
     result: str | None,
     now: float,
 ) -> None:
-    db.execute(
-        "UPDATE rollouts SET state = ?, step = ?, reason = ?, detail = coalesce(?, detail),"
-        " result = coalesce(?, result) WHERE id = ?",
-        (state, step, reason, detail, result, rollout_id),
-    )
+    db.execute(_UPDATE_ROLLOUT, (state, step, reason, detail, result, rollout_id))
     db.execute(
         "INSERT INTO events (time, rollout_id, state, step, reason) VALUES (?, ?, ?, ?, ?)",
         (now, rollout_id, state, step, reason),
@@ -118,7 +197,12 @@ def update_rollout(
         db.execute("DELETE FROM kept WHERE rollout_id = ?", (rollout_id,))
 
 
-def publish(db: sqlite3.Connection, step: int, checkpoint: str, now: float) -> None:
+def announce(db: sqlite3.Connection, step: int, checkpoint: str, digest: str, now: float) -> None:
+    """A checkpoint is about to get its name."""
+    _insert_lineage(db, "announced", step, checkpoint, digest, now)
+
+
+def publish(db: sqlite3.Connection, step: int, checkpoint: str, digest: str | None, now: float) -> None:
     """Claims up to `step` are trained: a checkpoint that holds them is on disk."""
     claimed = "FROM rollouts WHERE state = 'claimed' AND step <= ?"
     db.execute(
@@ -127,7 +211,7 @@ def publish(db: sqlite3.Connection, step: int, checkpoint: str, now: float) -> N
     )
     db.execute(f"DELETE FROM kept WHERE rollout_id IN (SELECT id {claimed})", (step,))
     db.execute("UPDATE rollouts SET state = 'trained' WHERE state = 'claimed' AND step <= ?", (step,))
-    _insert_lineage(db, "published", step, checkpoint, now)
+    _insert_lineage(db, "published", step, checkpoint, digest, now)
 
 
 def rewind(
@@ -137,30 +221,38 @@ def rewind(
     for rollout_id, state in changes:
         reason = "rewound" if state == "discarded" else None
         update_rollout(db, rollout_id, state, None, reason, detail if reason else None, None, now)
-    _insert_lineage(db, "resumed", step, checkpoint, now)
+    _insert_lineage(db, "resumed", step, checkpoint, None, now)
 
 
-def _insert_lineage(db: sqlite3.Connection, kind: str, step: int, checkpoint: str, now: float) -> None:
+def _insert_lineage(
+    db: sqlite3.Connection, kind: str, step: int, checkpoint: str, digest: str | None, now: float
+) -> None:
     db.execute(
-        "INSERT INTO lineage (time, kind, step, checkpoint, event)"
-        " VALUES (?, ?, ?, ?, (SELECT coalesce(max(sequence), 0) FROM events))",
-        (now, kind, step, checkpoint),
+        "INSERT INTO lineage (time, kind, step, checkpoint, digest, event)"
+        " VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(sequence), 0) FROM events))",
+        (now, kind, step, checkpoint, digest),
     )
 
 
-def select_lineage(db: sqlite3.Connection) -> list[tuple[str, int, str, int]]:
-    """(kind, step, checkpoint, last event before it), in order."""
-    return db.execute("SELECT kind, step, checkpoint, event FROM lineage ORDER BY sequence").fetchall()
+def select_lineage(db: sqlite3.Connection) -> list[LineageEntry]:
+    """In order."""
+    found = db.execute("SELECT kind, step, checkpoint, event, digest FROM lineage ORDER BY sequence")
+    return [LineageEntry(*row) for row in found]
 
 
-def published_in(lineage: Iterable[tuple[str, int, str, int]]) -> dict[int, str]:
-    """By step the names of the checkpoints that the run rests on; those that it went back behind are not among them."""
-    names: dict[int, str] = {}
-    for kind, step, name, _ in lineage:
-        names = {one: named for one, named in names.items() if one <= step}
-        if kind == "published":
-            names[step] = name
-    return names
+def standing(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
+    """The checkpoints that the run rests on, or was about to write; those that it went back behind are not among them."""
+    found: list[LineageEntry] = []
+    for entry in lineage:
+        found = [one for one in found if one.step <= entry.step]
+        if entry.kind != "resumed":
+            found.append(entry)
+    return found
+
+
+def published_in(lineage: Iterable[LineageEntry]) -> dict[int, str]:
+    """By step the names of the checkpoints that the run rests on."""
+    return {entry.step: entry.checkpoint for entry in standing(lineage) if entry.kind == "published"}
 
 
 def select_consumed(db: sqlite3.Connection) -> list[tuple[int, str]]:
@@ -181,7 +273,7 @@ def select_fingerprints(db: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def insert_kept(db: sqlite3.Connection, rollout_id: str, content: bytes) -> None:
-    db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (rollout_id, content))
+    db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (rollout_id, content, zlib.crc32(content)))
 
 
 def select_kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:

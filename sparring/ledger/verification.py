@@ -1,7 +1,8 @@
 """The ledger's invariants, checked from the rows alone.
 
 SQLite puts what was said of each rollout into one text. Such texts repeat by the thousand, so each different one is judged
-once: 100,000 rollouts of three turns take less than two seconds (`benchmarks.ledger`).
+once: 100,000 rollouts of three turns take about two seconds (`benchmarks.ledger`). Checksums of rows are recomputed by SQLite
+on the way.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ import itertools
 import json
 import math
 import sqlite3
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
-from sparring.errors import DataError
-from sparring.ledger.rows import FORMAT, published_in, select_lineage
+from sparring.ledger.reading import opened
+from sparring.ledger.rows import (
+    ROLLOUT_DIGEST,
+    TURN_DIGEST,
+    LineageEntry,
+    published_in,
+    select_lineage,
+)
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
@@ -29,8 +36,14 @@ assert array("f").itemsize == _ITEM
 
 _Event: TypeAlias = tuple[str, str | None, str | None]
 """State, step and reason."""
-_Row: TypeAlias = tuple[str, str, str, int | None, str | None]
-"""Id, split, state, step and reason of a rollout."""
+_Row: TypeAlias = tuple[str, str, str, int | None, str | None, int | None, int]
+"""Id, split, state, step, reason and number of turns of a rollout, and whether its row is damaged."""
+
+
+_ROLLOUTS = (
+    "SELECT id, split, state, step, reason, num_turns, ifnull(digest <> "
+    f"{ROLLOUT_DIGEST.format(detail='detail', result='result', num_turns='num_turns')}, 0) FROM rollouts"
+)
 
 _LIVES = (
     "SELECT rollout_id, group_concat(iif(step IS NULL AND reason IS NULL, state, printf('%s/%s/%s', state, step, reason)))"
@@ -44,60 +57,75 @@ SELECT rollout_id,
         printf(
             '%d%c%s%c%s%c%s%c%s', id, char(31), parent, char(31), sampling, char(31), fingerprint, char(31), iif(
                 branch_reason IS NULL AND policy IS NULL AND untrained_reason IS NULL AND learns
+                AND ifnull(digest = {TURN_DIGEST}, 1)
                 AND removed_mass <= {MAX_REMOVED_MASS} AND length(sampled_logprobs) = length(token_ids)
                 AND substr(versions, instr(versions, ',')) = ',' || (length(token_ids) / {_ITEM}) || ']]',
                 substr(versions, 3, instr(versions, ',') - 3),
                 json_array(
                     branch_reason IS NOT NULL, policy, untrained_reason, learns, removed_mass, length(token_ids) / {_ITEM},
-                    length(sampled_logprobs) / {_ITEM}, json(versions)
+                    length(sampled_logprobs) / {_ITEM}, json(versions), ifnull(digest <> {TURN_DIGEST}, 0)
                 )
             )
         ),
         char(30)
     ),
-    CAST(group_concat(sampled_logprobs, '') AS BLOB)
+    CAST(group_concat(sampled_logprobs, '') AS BLOB),
+    count(*)
 FROM turns GROUP BY rollout_id
 """
 _ROLLOUTS_AT_ONCE = 5_000
 
 
+class Account(NamedTuple):
+    """What a ledger's file says, as of one moment."""
+
+    broken: list[str]
+    """Damage of the file and broken invariants in words."""
+    lineage: list[LineageEntry]
+    last_step: int
+    """The newest step that consumed anything or has a checkpoint, lost ones too; 0 without any."""
+
+
+def read_account(path: Path, *, max_steps_off_policy: int | None = None) -> Account:
+    """Of a file that a run may be writing: the run does not wait, and no file changes. Raises as `reading.opened`."""
+    with opened(path) as db:
+        found = [line for (line,) in db.execute("PRAGMA quick_check") if line != "ok"]
+        if found:
+            return Account([f"the file is damaged: {line}" for line in found], [], 0)
+        try:
+            broken = broken_invariants(db, max_steps_off_policy)
+            lineage = select_lineage(db)
+            (claimed,) = db.execute("SELECT ifnull(max(CAST(step AS INTEGER)), 0) FROM events").fetchone()
+            return Account(broken, lineage, max([claimed, *(entry.step for entry in lineage)]))
+        except (ValueError, TypeError, LookupError) as error:
+            return Account([f"a row of it holds what was never written: {error!r}"], [], 0)
+
+
 def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[str]:
-    """As `Ledger.verify`, of a file that a run may be writing: it is seen as of one moment, and the run does not wait.
-
-    Raises DataError for a file that is no ledger of this format.
-    """
-    with _opened(path) as db:
+    """As `Ledger.verify`, of a file as `read_account` reads it."""
+    with opened(path) as db:
         return broken_invariants(db, max_steps_off_policy)
-
-
-def read_published(path: Path) -> dict[int, str]:
-    """The checkpoints that the run rests on, by step, of a file as `verify_file` reads it. Raises DataError as that does."""
-    with _opened(path) as db:
-        return published_in(select_lineage(db))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as db:
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found != FORMAT:
-                raise DataError(f"{path} has format {found}, this version reads format {FORMAT}; resume its run once.")
-            db.execute("BEGIN")
-            yield db
-    except sqlite3.Error as error:
-        raise DataError(f"{path} cannot be read as a ledger: {error}.") from error
 
 
 def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
     """Every broken invariant in words: of rollouts, their histories, the checkpoints they rest on, and turns."""
-    rollouts = db.execute("SELECT id, split, state, step, reason FROM rollouts").fetchall()
+    rollouts = db.execute(_ROLLOUTS).fetchall()
     broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events="events"))))
     if broken:
         # SQLite takes the events of a rollout as they lie in the table, but promises an order only to who asks for it.
         in_order = "(SELECT * FROM events ORDER BY rollout_id, sequence)"
         broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events=in_order))))
-    return [*broken, *_broken_turns(db, {row[0]: row[3] for row in rollouts}, max_steps_off_policy)]
+    return [*_broken_tables(db), *broken, *_broken_turns(db, rollouts, max_steps_off_policy)]
+
+
+def _broken_tables(db: sqlite3.Connection) -> Iterator[str]:
+    """What rows were removed from, that are only ever added to, and what was kept and is another now."""
+    num_events, last = db.execute("SELECT count(*), ifnull(max(sequence), 0) FROM events").fetchone()
+    if num_events != last:
+        yield f"events: {last - num_events} of {last} are missing"
+    for rollout_id, content, digest in db.execute("SELECT rollout_id, content, digest FROM kept"):
+        if digest is not None and zlib.crc32(content) != digest:
+            yield f"kept episode of rollout {rollout_id}: it does not have the checksum of its row"
 
 
 def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: dict[str, str]) -> list[str]:
@@ -109,14 +137,16 @@ def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: 
     def problems(life: str, split: str, state: str, step: int | None, reason: str | None) -> tuple[str, ...]:
         return tuple(_broken_life(life, split, state, step, reason, last_published))
 
-    rewinds = [(event, step) for kind, step, _, event in lineage if kind == "resumed"]
+    rewinds = [(entry.event, entry.step) for entry in lineage if entry.kind == "resumed"]
     claimed_at: Mapping[str, int] = {}
     if rewinds:
         claimed_at = dict(
             db.execute("SELECT rollout_id, max(sequence) FROM events WHERE state = 'claimed' GROUP BY rollout_id")
         )
     broken: list[str] = []
-    for rollout_id, split, state, step, reason in rollouts:
+    for rollout_id, split, state, step, reason, _, is_damaged in rollouts:
+        if is_damaged:
+            broken.append(f"rollout {rollout_id}: its row does not have the checksum it was written with")
         found = problems(life_of.pop(rollout_id, ""), split, state, step, reason)
         if found:
             broken += [f"rollout {rollout_id}: {problem}" for problem in found]
@@ -171,17 +201,20 @@ def _broken_rule(before: str, after: _Event, split: str) -> str | None:
         return str(error)
 
 
-def _broken_turns(
-    db: sqlite3.Connection, step_of: Mapping[str, int | None], max_steps_off_policy: int | None
-) -> list[str]:
-    """Each turn must have its place in its rollout, and what it says of its tokens must be what can be true."""
+def _broken_turns(db: sqlite3.Connection, rollouts: Sequence[_Row], max_steps_off_policy: int | None) -> list[str]:
+    """Each turn must be there and have its place in its rollout, and what it says of its tokens must be what can be true."""
     broken: list[str] = []
+    step_of = {id: step for id, _, _, step, *_ in rollouts}
+    # While a rollout runs, its turns are not counted yet.
+    missing = {id: number for id, _, state, _, _, number, _ in rollouts if number and state != RolloutState.RUNNING}
     judge = _Judge(max_steps_off_policy)
     judged: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
     cursor = db.execute(_TURNS)
     while chunk := cursor.fetchmany(_ROLLOUTS_AT_ONCE):
-        are_finite = _is_finite(b"".join([logprobs for _, _, logprobs in chunk]))
-        for rollout_id, said, logprobs in chunk:
+        are_finite = _is_finite(b"".join([logprobs for _, _, logprobs, _ in chunk]))
+        for rollout_id, said, logprobs, num_turns in chunk:
+            if missing.get(rollout_id) == num_turns:
+                del missing[rollout_id]
             key = (said, step_of.get(rollout_id))
             found = judged.get(key)
             if found is None:
@@ -198,7 +231,7 @@ def _broken_turns(
                     )
                     if not _is_finite(own)
                 ]
-    return broken
+    return broken + [f"rollout {id}: not all of its {number} turns are there" for id, number in missing.items()]
 
 
 def _is_finite(logprobs: bytes) -> bool:
@@ -221,10 +254,12 @@ class _Judge:
         begun: set[str | None] = set()
         turns = [turn.split("\x1f") for turn in said.split("\x1e")]
         for id, parent, sampling, fingerprint, rest in sorted(turns, key=lambda turn: int(turn[0])):
-            is_branch, policy, untrained, learns, mass, num_tokens, num_logprobs, runs = (
-                json.loads(rest) if rest.startswith("[") else (False, None, None, True, 0.0, 0, 0, [[int(rest), 0]])
+            is_branch, policy, untrained, learns, mass, num_tokens, num_logprobs, runs, is_damaged = (
+                json.loads(rest)
+                if rest.startswith("[")
+                else (False, None, None, True, 0.0, 0, 0, [[int(rest), 0]], False)
             )
-            problems: list[str] = []
+            problems = ["it does not have the checksum it was written with"] if is_damaged else list[str]()
             if not parent:
                 if not is_branch and policy in begun:
                     problems.append("it starts a branch without a reason")

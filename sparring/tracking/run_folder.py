@@ -37,6 +37,7 @@ from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = RUN_RECIPE, "manifest.json", "status.json", "stop", "pause", "lock"
 MANIFEST_FORMAT = 2
+LEDGER = "ledger.sqlite"
 VOCABULARY = "vocabulary.json"
 """What each token id of the model stands for, by id: for who reads the run without its tokenizer."""
 WARM_START = "warm_start"
@@ -201,6 +202,10 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def ledger(self) -> Path:
+        return self.path / LEDGER
+
+    @property
     def evaluations(self) -> Path:
         return self.path / "evaluations"
 
@@ -225,7 +230,7 @@ class RunFolder:
     @contextmanager
     def held_for_training(self) -> Iterator[None]:
         """One training at a time, across processes; the system lets go when a process dies. Raises UsageError."""
-        with (self.path / LOCK).open("w") as file:
+        with (self.path / LOCK).open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -33,9 +33,15 @@ def name_of(step: int | str) -> str:
     return step if isinstance(step, str) else f"{step:06d}"
 
 
-def write(directory: Path, step: int | str, fill: Callable[[Path], None]) -> Path:
-    """Make a checkpoint of what `fill` writes into a folder, and return its place. Raises OSError, and what `fill` raises; those
-    that are there stay as they are."""
+def write(
+    directory: Path,
+    step: int | str,
+    fill: Callable[[Path], None],
+    *,
+    announce: Callable[[str, str], object] = lambda name, digest: None,
+) -> Path:
+    """Make a checkpoint of what `fill` writes into a folder, and return its place. `announce` gets its name and its `digest`
+    before it has that name. Raises OSError, and what the two raise; those that are there stay as they are."""
     target = directory / name_of(step)
     temporary = directory / f".{target.name}.tmp"
     replaced = directory / f".{target.name}{_REPLACED}"
@@ -56,6 +62,7 @@ def write(directory: Path, step: int | str, fill: Callable[[Path], None]) -> Pat
         (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         _sync(temporary / _MANIFEST)
         _sync(temporary)
+        announce(target.name, digest(temporary))
         fault_point("checkpoint.renaming")
         if target.exists():
             target.rename(replaced)
@@ -99,16 +106,8 @@ def newest(directory: Path) -> Path:
     if (directory / _MANIFEST).is_file():
         verify(directory)
         return directory
-    named = (
-        [path for path in directory.glob("[!.]*") if path.is_dir() and not path.name.isdigit()]
-        if directory.is_dir()
-        else []
-    )
-    # By number, and of one number that which was on its way out last.
-    replaced = list(directory.glob(f".*{_REPLACED}")) if directory.is_dir() else []
-    by_number = sorted([*numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True)
     first_problem: DataError | None = None
-    for candidate in [*by_number, *named]:
+    for candidate in newest_first(directory):
         try:
             verify(candidate)
         except DataError as error:
@@ -122,6 +121,23 @@ def newest(directory: Path) -> Path:
         f"{directory} holds no checkpoint: none was written yet, or they were deleted; train the run first, restore them, or "
         "name another run."
     )
+
+
+def newest_first(directory: Path) -> list[Path]:
+    """The checkpoints of a run's `checkpoints` folder, good or damaged: numbered ones, those on their way out among them, then
+    named ones."""
+    if not directory.is_dir():
+        return []
+    named = [path for path in directory.glob("[!.]*") if path.is_dir() and not path.name.isdigit()]
+    # By number, and of one number that which was on its way out last.
+    replaced = directory.glob(f".*{_REPLACED}")
+    by_number = sorted([*numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True)
+    return [*by_number, *named]
+
+
+def digest(checkpoint: Path) -> str:
+    """The sha256 of its manifest, which holds those of its files. Raises OSError when there is none."""
+    return _sha256(checkpoint / _MANIFEST)
 
 
 def best(directory: Path, scores: Mapping[int, float]) -> Path | None:
@@ -173,9 +189,14 @@ def numbered(directory: Path) -> list[Path]:
     return sorted((path for path in directory.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)
 
 
+def original_name(path: Path) -> str:
+    """The name of a checkpoint, also of one on its way out."""
+    return path.name.removesuffix(_REPLACED).lstrip(".")
+
+
 def _number(path: Path) -> int:
-    """Of a numbered checkpoint, also of one on its way out; -1 of others."""
-    name = path.name.removesuffix(_REPLACED).lstrip(".")
+    """Of a numbered checkpoint; -1 of others."""
+    name = original_name(path)
     return int(name) if name.isdigit() else -1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,31 @@ from torch import Tensor
 from sparring.errors import DataError
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner, LearnerState
-from sparring.training.checkpoint_files import any_in, best, name_of, newest, numbered, prune, set_aside, verify, write
+from sparring.training.checkpoint_files import (
+    any_in,
+    best,
+    digest,
+    name_of,
+    newest,
+    numbered,
+    original_name,
+    prune,
+    set_aside,
+    verify,
+    write,
+)
 from sparring.types import Json, Weights
 
 __all__ = [
     "any_in",
     "best",
+    "digest",
     "load",
     "load_weights",
     "name_of",
     "newest",
     "numbered",
+    "original_name",
     "prune",
     "read_tensors",
     "read_weights",
@@ -34,8 +48,16 @@ __all__ = [
 ]
 
 
-def save(directory: Path, step: int | str, learner: LearnerState, state: Mapping[str, Json]) -> Path:
-    """Write a checkpoint of what a learner was and of where the run stood, and return its folder.
+def save(
+    directory: Path,
+    step: int | str,
+    learner: LearnerState,
+    state: Mapping[str, Json],
+    *,
+    announce: Callable[[str, str], object] = lambda name, digest: None,
+) -> Path:
+    """Write a checkpoint of what a learner was and of where the run stood, and return its folder. `announce` gets its name and
+    its digest before it has that name.
 
     Raises DataError when it cannot be written; checkpoints that are there stay as they are.
     """
@@ -45,7 +67,7 @@ def save(directory: Path, step: int | str, learner: LearnerState, state: Mapping
         (folder / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
 
     try:
-        return write(directory, step, fill)
+        return write(directory, step, fill, announce=announce)
     except (OSError, SafetensorError) as error:
         raise DataError(
             f"{directory / name_of(step)} could not be written: {error}. Earlier checkpoints are intact; make room there."
