@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +39,9 @@ def evaluate(
     key_env: Annotated[
         str | None, typer.Option(metavar="VAR", help="Environment variable with the key of openai:MODEL@URL.")
     ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of a recipe: name of the run folder that is made; it must be new.")
+    ] = None,
     base: Annotated[bool, typer.Option(help="Also play the policies that the run started from.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run's interrupted evaluation.")] = False,
     rescore: Annotated[
@@ -60,7 +64,13 @@ def evaluate(
     With engine.type=openai or =scripted an endpoint or a script plays them, also those of a recipe that was not trained.
     """
     changes, prices = list(overrides or []), read_prices(price or ())
-    playing = {"--policy": policy, "--temperature": temperature, "--key-env": key_env, "--resume": resume or None}
+    playing = {
+        "--policy": policy,
+        "--temperature": temperature,
+        "--key-env": key_env,
+        "--resume": resume or None,
+        "--name": name,
+    }
     playing |= {"--no-base": None if base else True}
     judging, comparing = {"--scorer": scorer, "--episodes": episodes}, {"--plot": plot}
     if rescore and compare:
@@ -77,6 +87,12 @@ def evaluate(
     else:
         if not base and policy is not None:
             raise UsageError("--no-base leaves policies out and --policy names them all; give one of the two.")
+        if name is not None:
+            if RunFolder.is_run(run_path(Path(run))):
+                raise UsageError(
+                    f"--name names the run folder that is made of a recipe, but {run} is a run; leave it out."
+                )
+            changes.append(f"run.name={json.dumps(name)}")
         from sparring.evaluation.losses import refuse_lost
         from sparring.evaluator import MultiTurnRLEvaluator
 
