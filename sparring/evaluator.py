@@ -294,9 +294,13 @@ class MultiTurnRLEvaluator:
                 )  # fmt: skip
                 played.append(await self._play(job, room, player, row, tasks))
         evaluations = tuple(evaluation for evaluation, _ in played)
+        lost_together = room.collector.losses.finding()
+        if lost_together is not None:
+            self._console.found(lost_together)
         report = EvaluationReport(
             evaluations=evaluations, comparisons=comparisons(evaluations), path=job.path,
             endpoints=tuple(read_usage(job.path.parent.parent, during=job.path.stem)),
+            findings=() if lost_together is None else (lost_together,),
         )  # fmt: skip
         report.write([group for _, groups in played for group in groups])
         job.over()

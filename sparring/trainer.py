@@ -407,7 +407,8 @@ class MultiTurnRLTrainer:
 
         async def save(at: int) -> None:
             await heed(at)
-            for found in (scheduler.budget.finding(at), await asyncio.to_thread(saver.shortage, at)):
+            lost = scheduler.budget.finding(at), parts.collector.losses.finding(at)
+            for found in (*lost, await asyncio.to_thread(saver.shortage, at)):
                 if found is not None:
                     tracker.log_finding(found.as_json())
             every = config.schedule.save_every

@@ -11,6 +11,7 @@ from typing import Any
 from sparring.errors import DataError
 from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation
+from sparring.findings import Finding
 from sparring.metering import EndpointUsage
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
@@ -27,6 +28,8 @@ class EvaluationReport:
     path: Path
     rescored: Mapping[str, str] | None = None
     """Of stored episodes that were judged anew: which, and by whom."""
+    findings: tuple[Finding, ...] = ()
+    """What was found while it was played: that lost episodes gather."""
     endpoints: tuple[EndpointUsage, ...] = ()
     """What endpoints were asked for it: policies, judges, simulated users."""
 
@@ -36,6 +39,7 @@ class EvaluationReport:
             **({} if self.rescored is None else {"rescored": dict(self.rescored)}),
             "evaluations": [evaluation.as_json() for evaluation in self.evaluations],
             "comparisons": [comparison.as_json() for comparison in self.comparisons],
+            "findings": [finding.as_json() for finding in self.findings],
             "endpoints": [one.as_json(prices or {}) for one in self.endpoints],
         }
 
@@ -84,6 +88,7 @@ def read_report(path: Path) -> EvaluationReport:
             comparisons=tuple(map(Comparison.from_json, content.get("comparisons", ()))),
             path=path,
             rescored=content.get("rescored"),
+            findings=tuple(map(Finding.from_json, content.get("findings", ()))),
             endpoints=tuple(EndpointUsage.from_json(one) for one in content.get("endpoints", ())),
         )
     except (LookupError, TypeError, ValueError) as error:

@@ -26,11 +26,12 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.logs import get_logger
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
+from sparring.rollouts.losses import Losses
 from sparring.rollouts.tally import Tally
 from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.sessions.refusals import Refusals
-from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
+from sparring.types import Message, Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 from sparring.workers import in_worker_of_its_own
 
 logger = get_logger(__name__)
@@ -130,6 +131,10 @@ class Collector:
         self._sleep = sleep
         self.tally = Tally()
         """Of attempts at training episodes."""
+        self.losses = Losses()
+        """Of attempts of every split."""
+        self._turns: dict[str, Sequence[Message]] = {}
+        """What the policies said, by rollout, of attempts that are over and not counted yet."""
 
     def playing(
         self, engine: MessageEngine, *, introduce: Callable[[Task, str], Awaitable[None]] | None = None
@@ -228,6 +233,9 @@ class Collector:
                 except WorkerLost as lost:
                     is_alone = lost.was_running or attempt + 1 >= min(2, self._max_retries)
                     played = Outcome.INFRASTRUCTURE_ERROR
+                policy = "train" if plan.split == "train" else f"{plan.split} {plan.label.partition('@')[0]}"
+                turns = self._turns.pop(plan.rollout_id(member, attempt), ())
+                self.losses.count(policy, plan.task.id, turns, is_lost=isinstance(played, Outcome))
                 if played is not Outcome.INFRASTRUCTURE_ERROR:
                     return played
                 if attempt < self._max_retries:
@@ -303,6 +311,7 @@ class Collector:
         finally:
             for one in (session, *session.others.values()):
                 refusals.add(one.refusals)
+            self._turns[rollout_id] = [turn.message for turn in session.episode_turns]
         played = within_budget(played, session.failure)
         trajectory = Trajectory(
             id=rollout_id,

@@ -142,7 +142,12 @@ def reward(trajectory):
 def evaluated(folder: Path, *overrides: str) -> Result:
     (folder / "recipe.toml").write_text(RECIPE, "utf-8")
     (folder / "world.py").write_text(WORLD, "utf-8")
-    arguments = ["eval", str(folder), f"run.runs_dir={folder / 'runs'}", "evaluation.eval_group_size=1", *overrides]
+    arguments = [
+        "eval",
+        str(folder),
+        f"run.runs_dir={folder / 'runs'}",
+        *(overrides or ["evaluation.eval_group_size=1"]),
+    ]
     return CliRunner().invoke(app, arguments, terminal_width=300)
 
 
@@ -160,5 +165,18 @@ def test_an_evaluation_that_lost_more_than_its_share_is_written_and_ends_with_an
 
 
 def test_an_evaluation_that_lost_no_more_than_its_share_ends_well(tmp_path: Path) -> None:
-    result = evaluated(tmp_path, "rollout.max_lost_share=0.25")
+    result = evaluated(tmp_path, "evaluation.eval_group_size=1", "rollout.max_lost_share=0.25")
     assert result.exit_code == 0, result.output
+
+
+def test_lost_episodes_that_gather_in_a_task_are_reported_beside_an_evaluation(tmp_path: Path) -> None:
+    result = evaluated(tmp_path, "evaluation.eval_group_size=8", "rollout.max_lost_share=0.5")
+    assert result.exit_code == 0, result.output
+    (report,) = (tmp_path / "runs").glob("*/evaluations/held_out-001.json")
+    (finding,) = json.loads(report.read_text())["findings"]
+    # 16 of 64 attempts were lost, and all 8 of this task: the other one is as bad, and of equals one is named.
+    task = finding["evidence"]["task"]
+    assert (finding["rule"], task["lost"], task["played"], task["all_lost"], task["all_played"]) == (
+        "rollouts.lost_together", 8, 8, 16, 64,
+    )  # fmt: skip
+    assert "rollouts.lost_together" in result.output
