@@ -13,10 +13,10 @@ from sparring.gateway.episode import OpenEpisode
 from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.refusals import note
 from sparring.gateway.report import EpisodeReport
-from sparring.gateway.request import ApiError, Asked
+from sparring.gateway.request import ApiError, Asked, Kept
 from sparring.protocols import Chat, Engine
 from sparring.sessions import AnySession, Session
-from sparring.types import Message, Sampling
+from sparring.types import Sampling
 
 NUM_KEPT = 256
 """Answers that a server which records nothing can be gone on from."""
@@ -181,10 +181,10 @@ class StatelessDoors:
 
 
 @final
-class _Latest(dict[str, tuple[Message, ...]]):
+class _Latest(dict[str, Kept]):
     """So many of the entries that came last as a server can afford to keep."""
 
-    def __setitem__(self, answer_id: str, conversation: tuple[Message, ...]) -> None:
+    def __setitem__(self, answer_id: str, conversation: Kept) -> None:
         super().__setitem__(answer_id, conversation)
         if len(self) > NUM_KEPT:
             del self[next(iter(self))]

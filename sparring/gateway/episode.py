@@ -14,12 +14,12 @@ from sparring.errors import ConstraintError
 from sparring.gateway.delivery import Delivery
 from sparring.gateway.overload import MAX_IN_FLIGHT_PER_EPISODE, InFlight
 from sparring.gateway.report import EpisodeReport
-from sparring.gateway.request import ApiError, Asked
+from sparring.gateway.request import ApiError, Asked, Kept
 from sparring.sessions import AnySession, MessageSession
 from sparring.types import Message, Sampling, Turn
 
-Conversations: TypeAlias = MutableMapping[str, tuple[Message, ...]]
-"""What was said up to each answer that is kept, the answer included, by the answer's id."""
+Conversations: TypeAlias = MutableMapping[str, Kept]
+"""By the ids of their answers."""
 
 
 @final
@@ -69,12 +69,20 @@ class OpenEpisode:
             self.session.refusals.accept()
             return last
         so_far = self._conversation(asked)
+        if asked.is_thread and asked.previous is not None:
+            thread = self._conversations[asked.previous]
+            asked = replace(
+                asked, tools=asked.tools or thread.tools, instructions=asked.instructions or thread.instructions
+            )
         answer_id = f"{prefix}{self.session.id}-{next(self._numbers)}"
 
         async def sample(on_token: Callable[[int, int], None]) -> Sequence[Turn]:
             turns = await self.report.while_open(_sampled(self.session, asked, so_far, on_token, client))
             if asked.is_kept:
-                self._conversations[answer_id] = (*so_far, turns[0].message)
+                messages = (*so_far, turns[0].message)
+                self._conversations[answer_id] = Kept(
+                    messages=messages, instructions=asked.instructions, tools=asked.tools
+                )
             return turns
 
         self._last[digest] = Delivery(self.session, sample, id=answer_id, on_arrived=self._arrived)
@@ -99,7 +107,7 @@ class OpenEpisode:
                 "Send the whole conversation instead.",
                 code="previous_response_not_found", param=asked.previous_field, given=asked.previous,
             )  # fmt: skip
-        return (*self._conversations[asked.previous], *new)
+        return (*self._conversations[asked.previous].messages, *new)
 
 
 def body_digest(begin: bytes) -> hashlib.blake2b:

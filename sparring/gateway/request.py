@@ -80,6 +80,16 @@ class FormatFields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What an answer can be gone on from with."""
+
+    messages: tuple[Message, ...]
+    """The conversation without instructions, the answer included."""
+    instructions: str | None
+    tools: Sequence[ToolSchema]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A request as sessions can play it. None leaves a choice to the session."""
 
@@ -92,12 +102,14 @@ class Asked:
     """A system message for this request alone: it stands before the conversation and is not remembered with it."""
     item_ids: Sequence[str] = ()
     """Of items of earlier answers that are named and not sent: then `with_items` gives the messages."""
-    with_items: Callable[[Mapping[str, Sequence[Message]]], Sequence[Message]] | None = None
-    """The messages with those items in place, from conversations by the ids of their answers. Raises ApiError for unknown
+    with_items: Callable[[Mapping[str, Kept]], Sequence[Message]] | None = None
+    """The messages with those items in place, from what is kept by the ids of answers. Raises ApiError for unknown
     ids."""
     previous: str | None = None
     """The id of an answer whose conversation goes on here."""
     previous_field: str = "previous_response_id"
+    is_thread: bool = False
+    """Whether tools and instructions are those of that answer's request too, where this one has none."""
     is_kept: bool = False
     """Whether the answer may be gone on from by its id."""
     num_answers: int = 1

@@ -136,3 +136,21 @@ def test_log_probabilities_that_rounding_explains_are_not_accused() -> None:
     assert weights.logprobs_apart([-1.0, -2.0], [-1.01, -1.99]) == []
     assert weights.logprobs_apart([-1.0, -2.0], [-1.2, -2.2])[0].evidence["mean_difference"] == pytest.approx(0.2)
     assert weights.logprobs_apart([-1.0], [-1.0, -2.0])
+
+
+def test_a_baseline_whose_requests_were_refused_is_warned_of() -> None:
+    clean = played([0.0, 1.0])
+    (group,) = (
+        TrajectoryGroup(task=clean.trajectories[0].task, trajectories=clean.trajectories, refused={"invalid_json": 3}),
+    )
+    row = Row(
+        name="m", label="m", split="validation", policy_version=None, fingerprint="f", temperature=1.0, group_size=2,
+    )  # fmt: skip
+    judge = Judge(scorer="s:score", independence="scorer", success_threshold=1.0)
+    refused = replace(clean, evaluation=summarize([group], row, judge=judge, seconds=1.0, prefix="check"))
+    for baseline, num_found in ((clean, 0), (refused, 1)):
+        subject: Any = SimpleNamespace(shared={"baseline": baseline})
+        found = list(asyncio.run(foothold.refusals(subject)))
+        assert [(one.severity, one.evidence["reasons"]) for one in found] == [
+            (Severity.WARNING, {"invalid_json": 3.0})
+        ] * num_found

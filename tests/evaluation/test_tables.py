@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from sparring.errors import ServiceError
 from sparring.evaluation.evaluation import Judge, Row, summarize
 from sparring.evaluation.tables import notes, result_table
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
@@ -51,3 +54,18 @@ def test_what_all_rows_have_in_common_is_said_once_in_the_title() -> None:
     _, columns, rows = result_table([greedy, served], title="held-out tasks")
     assert columns == ["policy", "sampled", "success", "score", "reward", "turns"]
     assert [row[1] for row in rows] == ["greedy", "T 0.8"]
+
+
+def test_requests_that_the_gateway_refused_are_counted_and_warned_of() -> None:
+    trajectories = (played(Outcome.FINISHED, 0), played(Outcome.FINISHED, 1))
+    group = TrajectoryGroup(
+        task=TASK, trajectories=trajectories, num_lost=1, num_client_errors=1, refused={"unknown_parameter.depth": 2}
+    )
+    evaluation = summarize([group], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
+    assert evaluation.metrics["eval/refused_requests"] == 2.0
+    assert evaluation.metrics["eval/client_errors"] == 1.0
+    (warning,) = [one for one in notes([evaluation], []) if one.startswith("warning")]
+    assert "unknown_parameter.depth (2)" in warning
+    lost = replace(group, trajectories=(), num_lost=3, num_client_errors=3)
+    with pytest.raises(ServiceError, match=r"refused what their client sent: unknown_parameter\.depth"):
+        summarize([lost], ROW, judge=JUDGE, seconds=1.0, prefix="eval")

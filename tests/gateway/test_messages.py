@@ -130,6 +130,23 @@ def test_why_an_answer_ended_is_told(
     assert (ending["stop_reason"], ending["stop_sequence"]) == (reason, stop)
 
 
+def test_a_thread_goes_on_from_an_answer_with_its_tools_and_its_system_message() -> None:
+    door, doors = session([CALL, "done"]), EpisodeDoors("policy")
+    app, headers = create_app(doors), {"x-api-key": doors.register(door)}
+
+    def ask(thread: Any, **fields: Any) -> httpx.Response:
+        return raw(app, "POST", PATH, json={**ASKED, **fields, "thread": thread}, headers=headers)
+
+    first = ask({"type": "create"}, tools=[TOOL], system="Be brief.").json()
+    unknown = ask({"type": "continue", "previous_message_id": "msg_other-0"})
+    assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "not_found_error")
+    thread = {"type": "continue", "previous_message_id": first["id"]}
+    second = ask(thread, messages=[{"role": "user", "content": [RESULT]}]).json()
+    assert second["content"] == [{"type": "text", "text": "done"}]
+    assert [turn.parent for turn in door.turns] == [None, 0]
+    assert [message["role"] for message in door.messages] == ["system", "user", "assistant", "tool", "assistant"]
+
+
 def test_a_stream_has_the_events_of_anthropic_in_their_order() -> None:
     door = session([f"<think>hm</think>Größe <5:\n{CALL}{CALL}"])
     told = events(posted(door, PATH, {**ASKED, "tools": [TOOL], "stream": True}))

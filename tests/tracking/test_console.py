@@ -146,3 +146,16 @@ def test_histories_that_do_not_go_on_are_warned_of_once_with_the_reason() -> Non
     text = " ".join(progress.getvalue().split())
     assert text.count("warning: an episode gives 1.5 sequences") == 1
     assert "edited_history 20% of turns, tools_changed 5% of turns" in text
+
+
+def test_requests_that_the_gateway_refuses_are_shown_with_the_step_and_each_reason_once() -> None:
+    shown, progress, _ = console()
+    refused = {"rollout/refused_requests": 3.0, "rollout/refused/unknown_parameter.depth": 3.0}
+    with shown.training(3):
+        shown.metrics(1, {**STEP, **refused})
+        shown.metrics(2, {**STEP, **refused})
+        shown.metrics(3, {**STEP, **refused, "rollout/refused/invalid_json": 1.0})
+    text = progress.getvalue()
+    assert text.count("3 requests refused") == 3
+    assert text.count("refuses requests of the agent's client: unknown_parameter.depth") == 1
+    assert text.count("refuses requests of the agent's client: invalid_json") == 1

@@ -305,6 +305,7 @@ class Messages:
             previous=request.thread.previous_message_id if isinstance(request.thread, _ContinuedThread) else None,
             previous_field="thread.previous_message_id",
             is_kept=request.thread is not None,
+            is_thread=True,
             not_read=(*not_read(body, _Request, only=_ONLY, inert=_INERT), *request.not_read),
         )
 

@@ -27,7 +27,7 @@ from sparring.gateway.dialects.validation import (
     request_schema,
     validated,
 )
-from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, Head, Part, Reasoning, Text
+from sparring.gateway.request import ApiError, Asked, Begin, End, FormatFields, Head, Kept, Part, Reasoning, Text
 from sparring.types import AnswerFormat, Json, Message, StopReason, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
@@ -104,14 +104,15 @@ class _ReferenceItem(Lenient):
     type: Literal["item_reference"]
     id: str
 
-    def message(self, kept: Mapping[str, Sequence[Message]], index: int) -> Message | None:
-        """What the item says; None for reasoning. `kept` holds conversations by the ids of their answers. Raises ApiError
+    def message(self, kept: Mapping[str, Kept], index: int) -> Message | None:
+        """What the item says; None for reasoning. `kept` is by the ids of answers. Raises ApiError
         404 for an item that is in none of them."""
         kind, _, place = self.id.partition("_")
         before, _, number = place.rpartition("-")
         if kind == "fc" or (kind == "rs" and f"{Responses.id_prefix}{place}" not in kept):
             place = before
-        match kind, kept.get(f"{Responses.id_prefix}{place}"):
+        found = kept.get(f"{Responses.id_prefix}{place}")
+        match kind, found and found.messages:
             case "msg", [*_, answer]:
                 return {"role": "assistant", "content": answer["content"]}
             case "fc", [*_, {"tool_calls": calls}] if number.isdecimal() and int(number) < len(calls):
@@ -263,7 +264,7 @@ class _Request(Strict):
         """Of the items that are named and not sent."""
         return tuple(item.id for item in self.input if isinstance(item, _ReferenceItem))
 
-    def messages(self, kept: Mapping[str, Sequence[Message]]) -> list[Message]:
+    def messages(self, kept: Mapping[str, Kept]) -> list[Message]:
         """With what is `kept` in the place of references to it. Raises ApiError where nothing is left, and for unknown ids."""
         said: list[Message | None] = []
         for index, item in enumerate(self.input):
