@@ -54,8 +54,9 @@ class VisibleText:
         self._shown: list[str] = []
         self._held = ""
         """Content that is not shown yet, where text continues it."""
+        self._tail = ""
+        """How the text ended, without the space behind it."""
         self._space = ""
-        """At the end of the text."""
         self._begin = self._end = 0
         """Of the ids that were decoded last; what precedes `_end` is whole characters."""
         self._is_garbled = False
@@ -79,7 +80,7 @@ class VisibleText:
         num_tokens = len(self._token_ids)
         if num_tokens - self._num_read < (num_tokens - _ALWAYS_READ) // _PART:
             return ""
-        return self._read(added or "")
+        return self._read(added)
 
     def finish(self, message: Message) -> str:
         """What of the final content is not shown yet."""
@@ -101,11 +102,12 @@ class VisibleText:
             return None if self._is_garbled else ""
         self._begin, self._end = self._end, len(self._token_ids)
         added = both[len(before) :]
-        spaced = self._space + added
-        self._space = spaced[len(spaced.rstrip()) :]
+        tail = self._tail + self._space + added
+        self._tail = tail.rstrip()[-_LONGEST_TAG:]
+        self._space = tail[len(tail.rstrip()) :]
         return added
 
-    def _read(self, added: str) -> str:
+    def _read(self, added: str | None) -> str:
         """Read all ids, and learn what the text that comes next will be."""
         message = self._parse(self._token_ids)
         self._num_read = len(self._token_ids)
@@ -116,15 +118,24 @@ class VisibleText:
         for call in malformed:
             # It may yet become well-formed, and then it is no content.
             content = content[: max(0, content.find(call["text"]))]
-        if malformed or message.get("tool_calls") or (self.reasoning and not content):
+        if added is None:
+            self._growth = _Growth.UNKNOWN
+        elif malformed or message.get("tool_calls") or (self.reasoning and not content):
             self._growth = _Growth.HIDDEN
-        elif is_whole and content and content.endswith(added.strip()[-_LONGEST_TAG:]) and content.startswith(shown):
+        elif is_whole and content.startswith(shown) and self._ends_with(content.rstrip()):
             self._growth = _Growth.CONTENT
-            content += self._space
+            content = content.rstrip() + self._space
         if not content.startswith(shown):
             return ""
         self._held = content[len(shown) :]
         return self._show(_certain_part(self._held.rstrip("\ufffd"), self._stop_texts))
+
+    def _ends_with(self, content: str) -> bool:
+        """Whether the text ended in content, and not in a later part that is none or behind a stop text."""
+        end = content[-_LONGEST_TAG:]
+        before = self._tail.removesuffix(end).rstrip()
+        is_end = self._tail.endswith(end) and (len(end) == _LONGEST_TAG or before == "" or before.endswith(">"))
+        return end != "" and is_end and not self.reasoning.endswith(self._tail.rpartition(">")[2].strip() or ">")
 
     def _show(self, text: str) -> str:
         """Text that `_held` begins with."""

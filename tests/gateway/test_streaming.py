@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from sparring.chat import TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway.streaming import VisibleText
-from sparring.sessions import Session
-from sparring.types import Sampling
+from sparring.sessions import MessageSession, Session
+from sparring.types import MessageAnswer, MessageRequest, Sampling, StopReason
 from tests.chat.test_renderer import ids as library_ids
 from tests.chat.test_renderer import qwen3
 from tests.gateway.builders import CALL, CHAT, TOOL, USER, posted
@@ -47,7 +48,7 @@ def ids_of(chat: TemplateChat, text: str, cut: float) -> list[int]:
 
 
 @pytest.mark.parametrize("family", CHATS)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")])
 )
@@ -68,7 +69,7 @@ def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, s
     assert visible.reasoning == message.get("reasoning_content", "")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")])
 )
@@ -79,6 +80,42 @@ def test_what_a_library_parses_adds_up(text: str, cut: float, bunch: int, stop: 
     visible = VisibleText(lambda part: session.read(part, [TOOL], stop), session.decode, stop)
     shown = "".join(visible.push(ids[start : start + bunch]) for start in range(0, len(ids), bunch))
     message = session.read(ids, [TOOL], stop)
+    assert shown + visible.finish(message) == message["content"]
+
+
+class Told:
+    """An endpoint that answers in these pieces."""
+
+    fingerprint = "told"
+
+    def __init__(self, pieces: Sequence[tuple[str, str]]) -> None:
+        self._pieces = pieces
+
+    async def answer(self, request: MessageRequest, on_delta: Any = None) -> MessageAnswer:
+        for key, text in self._pieces:
+            on_delta({key: text})
+        return MessageAnswer(message={"role": "assistant", "content": "over"}, stop_reason=StopReason.STOP)
+
+    async def close(self) -> None: ...
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["content", "content", "reasoning_content"]), st.sampled_from(["a ", " b", "\n", "c>", "<d"])),
+        max_size=12,
+    ),
+    st.integers(1, 3),
+)  # fmt: skip
+def test_pieces_of_an_endpoints_answer_are_shown_as_they_come(pieces: list[tuple[str, str]], bunch: int) -> None:
+    session, places = MessageSession(id="s", engine=Told(pieces), sampling=Sampling()), list[int]()
+    asyncio.run(session.play([USER], on_token=places.append))
+    visible, shown = VisibleText(lambda part: session.read(part, []), session.decode), ""
+    for start in range(0, len(places), bunch):
+        shown += visible.push(places[start : start + bunch])
+        content = session.read(places[: start + bunch], [])["content"].rstrip()
+        assert shown == content or "<" in content.removeprefix(shown)
+    message = session.read(places, [])
     assert shown + visible.finish(message) == message["content"]
 
 
