@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import threading
 import time
@@ -59,6 +60,20 @@ def test_log_probabilities_are_of_the_distribution_after_the_temperature(tempera
     completion, recomputed_by_engine = play(scenario)
     assert_parity(prompt, completion, temperature)
     assert completion.sampled_logprobs == pytest.approx(recomputed_by_engine[len(prompt) - 1 :], abs=1e-4)
+
+
+def test_sampled_log_probabilities_are_near_exact_ones_and_at_most_twice_as_far_from_plain_peft() -> None:
+    prompt = some_ids(2, 9)
+    completion = play(lambda engine: engine.sample(request("a", prompt, max_tokens=60)))
+
+    def of(module: Any) -> list[float]:
+        with torch.no_grad():
+            logits = module(torch.tensor([[*prompt, *completion.token_ids]])).logits[0, len(prompt) - 1 : -1]
+        return logits.log_softmax(-1)[range(60), list(completion.token_ids)].tolist()
+
+    plain, exact = of(POLICY.module), of(copy.deepcopy(POLICY.module).double())
+    assert completion.sampled_logprobs == pytest.approx(exact, abs=1e-4)
+    assert completion.sampled_logprobs == pytest.approx(plain, abs=2e-4)
 
 
 def test_top_p_reports_the_renormalized_distribution() -> None:
