@@ -1,6 +1,6 @@
 """The processes that descend from this one, and a keeper: a small process that starts a program and leaves nothing of it behind.
 
-    arguments, environment = kept([sys.executable, "-m", "program"], os.environ)
+    arguments, environment = kept([sys.executable, "-P", "-m", "program"], os.environ)
     process = subprocess.Popen(arguments, env=environment, start_new_session=True)
 
 When the program ends, in whatever way, or the process that started the keeper does, or the keeper gets SIGTERM, the keeper

@@ -388,12 +388,12 @@ async def _elsewhere(
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "4321" if here != "4321" else "1234",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
     with tempfile.TemporaryFile() as errors:
         # Its own group: what it starts ends with it, and may hold its pipe open.
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sparring.checks.twin", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            sys.executable, "-P", "-m", "sparring.checks.twin", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=errors, env=environment, start_new_session=True, limit=1 << 26,
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018

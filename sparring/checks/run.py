@@ -202,9 +202,9 @@ class _Worker:
         self._errors = folder / "stderr"
         temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
         # Under a keeper, so that what it starts ends with it; its own folder, so that what it leaves is seen and removed.
-        path = os.pathsep.join(filter(None, sys.path))
+        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         arguments, environment = kept(
-            [sys.executable, "-m", "sparring.checks.worker"],
+            [sys.executable, "-P", "-m", "sparring.checks.worker"],
             {**os.environ, "TMPDIR": str(temporary), "PYTHONHASHSEED": "0", "PYTHONPATH": path},
         )
         with self._errors.open("wb") as errors:

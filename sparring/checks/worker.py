@@ -37,7 +37,6 @@ def main() -> None:
     # What user code prints must not get between our lines.
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
         os.dup2(2, 1)
-        sys.path.insert(0, "")
         with suppress(KeyboardInterrupt):  # whoever watches this process is interrupted; what was open is closed now
             asyncio.run(_main(request, out))
         out.flush()

@@ -112,7 +112,7 @@ def train(
 
 def _supervise(begin: Sequence[str], changes: Sequence[str], *, as_json: bool) -> NoReturn:
     """Train in processes of their own and exit as the last of them did. `changes` are those of a run that is resumed."""
-    command = (sys.executable, "-m", "sparring", "train", "--no-supervise", *(["--json"] if as_json else []))
+    command = (sys.executable, "-P", "-m", "sparring", "train", "--no-supervise", *(["--json"] if as_json else []))
     supervisor = Supervisor(
         (*command, *begin),
         lambda run: (*command, "--resume", run, *changes),

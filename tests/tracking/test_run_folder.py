@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -354,3 +355,21 @@ def test_a_run_that_cannot_be_written_leaves_no_folder(recipe: Path, monkeypatch
     with pytest.raises(DataError, match="No space left on device"):
         create(recipe)
     assert list(Path("runs").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whether a process is a zombie is read in /proc")
+def test_a_process_that_ended_and_was_not_waited_for_does_not_run(recipe: Path) -> None:
+    folder = create(recipe)
+    folder.set_status("running", step=3)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        stat = Path(f"/proc/{child.pid}/stat")
+        status = folder.status()
+        # Field 22, after a name in brackets: when the process started.
+        status["process"] |= {"pid": child.pid, "started": int(stat.read_text().rpartition(")")[2].split()[19])}
+        (folder.path / "status.json").write_text(json.dumps(status))
+        assert folder.status()["status"] == "running"
+        child.kill()
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        assert folder.status()["status"] == "interrupted"
+        assert not folder.request_stop()
