@@ -189,7 +189,7 @@ def test_a_second_signal_does_not_wait_for_environments_to_close(command: Comman
     process = command.start("eval", str(RECIPE), *SCRIPTED, *HELD_OUT, plan=f"tool=1,close={close}")
     command.until(lambda: len(command.open()) == 8)
     process.send_signal(signal.SIGTERM)
-    until(lambda: len(command.noted("closed")) > 0, within=20)
+    until(lambda: len(command.noted("closing")) > 0, within=20)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=60)

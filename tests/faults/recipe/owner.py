@@ -50,10 +50,11 @@ class Owner(tiny.Echo):
     async def close(self) -> None:
         if not hasattr(self, "name"):
             return
-        self.note("closed")
+        self.note("closing")
         if plan("close") == "hang":
             time.sleep(600)  # noqa: ASYNC251 (the event loop is held up)
-        await asyncio.sleep(600 if plan("close") == "wait" else 0.2)
+        await asyncio.sleep(600 if plan("close") == "wait" else 1.0)
+        self.note("closed")
 
 
 def held_out_tasks() -> list[Task]:
