@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import base64
 import json
-import logging
 import os
 import shutil
 import socket
@@ -19,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from sparring.errors import InfrastructureError
+from sparring.logs import get_logger
 from sparring.sandbox.backends import MIB, USER_IDS, Backend, Setup
 from sparring.sandbox.cgroups import Group, Hierarchy, hierarchies, make_group, remove_group
 from sparring.sandbox.identity import new_name
 from sparring.sandbox.leftovers import remove_leftovers
 
-_log = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 _LOCK_FOLDER = "/run/lock/sparring-sandbox" if os.geteuid() == 0 else ""
 """Who of all processes of the machine holds which user id; only root hands them out."""
 
@@ -122,7 +122,7 @@ class Spawner:
             if started.folder is not None:
                 shutil.rmtree(started.folder, ignore_errors=True)
         if answer["left"]:
-            _log.warning("A sandbox could not be removed: %s is still there.", ", ".join(answer["left"]))
+            _logger.warning("A sandbox could not be removed: %s is still there.", ", ".join(answer["left"]))
         return answer["status"]
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
