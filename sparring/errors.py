@@ -6,6 +6,7 @@
     ├── DataError                  exit 3: datasets, demonstrations, checkpoints, stored runs
     │   └── ConstraintError        an answer cannot be held to the form that was asked for
     ├── ServiceError               exit 4: environment, model files, a missing package or server
+    │   └── DiskError              a disk is full, read-only or fails
     ├── GateError                  exit 5: a gate said no (no successes at baseline, ...)
     └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
         ├── InfrastructureError    retried, then kept out of learning
@@ -68,6 +69,10 @@ class ConstraintError(DataError):
 
 class ServiceError(SparringError):
     exit_code = 4
+
+
+class DiskError(ServiceError):
+    """What was to be written is not; what was there is as it was."""
 
 
 class GateError(SparringError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self, final
 
 from sparring.config import ScheduleSection
-from sparring.errors import DataError
+from sparring.errors import DiskError
 from sparring.findings import Finding
 from sparring.ledger import Ledger
 from sparring.protocols import Learner, LearnerState
@@ -63,7 +63,7 @@ class Saver:
         self._scores[step] = score
 
     def room(self, step: int) -> Room:
-        """What the disk has left for the checkpoints after a step; asked between two steps. Raises DataError when it does not
+        """What the disk has left for the checkpoints after a step; asked between two steps. Raises DiskError when it does not
         say."""
         schedule, there = self._schedule, self._folder.checkpoints
         num_steps = schedule.max_steps - step
@@ -71,7 +71,7 @@ class Saver:
         try:
             free, num_there = free_bytes(there), len(checkpoints.numbered(there))
         except OSError as error:
-            raise DataError(
+            raise DiskError(
                 f"{there} cannot be read: {error}. Mend that disk, or keep the run elsewhere (run.runs_dir)."
             ) from error
         return Room(
@@ -85,7 +85,7 @@ class Saver:
         """That room will be short, once until there is enough again. What cannot be read is for the next save to tell."""
         try:
             was_short, found = self._is_short, self.room(step).finding(step)
-        except DataError:
+        except DiskError:
             return None
         self._is_short = found is not None
         return None if was_short else found
@@ -98,13 +98,13 @@ class Saver:
             return
         try:
             copy = await asyncio.to_thread(self._copy, step)
-        except DataError as error:
+        except DiskError as error:
             self._failed(error)
         else:
             self._writing = asyncio.create_task(self._tried(step, copy, state))
 
     async def save(self, step: int, state: Mapping[str, Json]) -> None:
-        """The same, and on the disk when it returns. Raises DataError when it cannot be written."""
+        """The same, and on the disk when it returns. Raises DiskError when it cannot be written."""
         await self.settled()
         if self.newest != step:
             await asyncio.to_thread(self._write, step, await asyncio.to_thread(self._copy, step), state)
@@ -118,12 +118,12 @@ class Saver:
     async def _tried(self, step: int, copy: LearnerState, state: Mapping[str, Json]) -> None:
         try:
             await asyncio.to_thread(self._write, step, copy, state)
-        except DataError as error:
+        except DiskError as error:
             self._failed(error)
         else:
             self.is_due = False
 
-    def _failed(self, error: DataError) -> None:
+    def _failed(self, error: DiskError) -> None:
         self.is_due = True
         self._say(f"{error} The run goes on, and tries again after the next step.")
 

@@ -269,11 +269,11 @@ class MultiTurnRLTrainer:
                 with self._watchdog(parts, folder):
                     result = await self._train_parts(parts, folder, resume, start, tracker)
                 stands(result.status, step=result.step)
-            except asyncio.CancelledError:
-                stands("stopped")
-                raise
             except BaseException as error:
-                stands("failed", reason=str(error))
+                is_stopped = isinstance(error, asyncio.CancelledError)
+                # A status that cannot be written must not hide why the run ended.
+                with suppress(OSError):
+                    stands("stopped" if is_stopped else "failed", reason=None if is_stopped else str(error))
                 raise
             finally:
                 await asyncio.to_thread(tracker.close)
@@ -406,6 +406,8 @@ class MultiTurnRLTrainer:
                 self._check_baseline(validations[at])
 
         async def save(at: int) -> None:
+            # The status is never ahead of the ledger: what is resumed is compared with both.
+            await asyncio.to_thread(parts.ledger.flush)
             await heed(at)
             lost = scheduler.budget.finding(at), parts.collector.losses.finding(at)
             for found in (*lost, await asyncio.to_thread(saver.shortage, at)):

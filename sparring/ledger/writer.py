@@ -44,7 +44,8 @@ class GroupCommitWriter:
         """Queue a job. Raises ServiceError when an earlier one could not be written."""
         if self._failure is not None:
             raise ServiceError(
-                f"The ledger stopped writing: {self._failure}. Nothing later was recorded; mend that, and resume the run."
+                f"The ledger stopped writing: {self._failure}. Nothing later was recorded. Make room or repair the disk, and "
+                "resume the run."
             )
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # A cancelled waiter must not cancel the write.
@@ -69,7 +70,7 @@ class GroupCommitWriter:
         self._connection.close()
         if self._failure is not None:
             raise ServiceError(
-                f"The ledger stopped writing: {self._failure}. Mend that, and resume the run."
+                f"The ledger stopped writing: {self._failure}. Make room or repair the disk, and resume the run."
             ) from self._failure
 
     def _run(self) -> None:

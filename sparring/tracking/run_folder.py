@@ -13,6 +13,7 @@ checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.json
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.metadata
 import json
@@ -45,6 +46,8 @@ WARM_START = "warm_start"
 UNDER_WAY = ".part"
 """What the folder of an evaluation under way ends with."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
+_MAX_REASON = 2000
+"""Letters of a reason in `status.json`, which must fit into one block of a disk."""
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
 
@@ -244,20 +247,26 @@ class RunFolder:
 
         Files that its environment has read since go into the manifest.
         """
-        self._record_inputs()
         before = self.status()
         if status == "running" and before.get("status") != "running":
             (self.path / STOP).unlink(missing_ok=True)
-        _write_json(
-            self.path / STATUS,
-            {
-                "status": status,
-                "step": before.get("step", 0) if step is None else step,
-                "reason": None if reason is None else masked(reason),
-                "time": time.time(),
-                "process": {"pid": os.getpid(), "host": platform.node(), "started": _started(os.getpid())},
-            },
-        )
+        content: Json = {
+            "status": status,
+            "step": before.get("step", 0) if step is None else step,
+            "reason": None if reason is None else masked(reason)[:_MAX_REASON],
+            "time": time.time(),
+            "process": {"pid": os.getpid(), "host": platform.node(), "started": _started(os.getpid())},
+        }
+        try:
+            _write_json(self.path / STATUS, content)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not before:
+                raise
+            # The file has a block of its own, also on a full disk.
+            with (self.path / STATUS).open("r+", encoding="utf-8") as file:
+                file.write(json.dumps(content, indent=1) + "\n")
+                file.truncate()
+        self._record_inputs()
 
     def status(self) -> dict[str, Any]:
         """What `set_status` wrote last, empty when nothing; a running or paused one whose process is gone reads `interrupted`.
@@ -449,6 +458,11 @@ def _catches(pid: int, number: int) -> bool:
 
 def _write_json(path: Path, content: Json) -> None:
     """Replace a file so that readers see the old or the new content, never half of it."""
+    text = json.dumps(content, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, "utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

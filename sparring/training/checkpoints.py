@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sparring.errors import DataError
+from sparring.errors import DataError, DiskError
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner, LearnerState
 from sparring.training.checkpoint_files import (
@@ -59,7 +59,7 @@ def save(
     """Write a checkpoint of what a learner was and of where the run stood, and return its folder. `announce` gets its name and
     its digest before it has that name.
 
-    Raises DataError when it cannot be written; checkpoints that are there stay as they are.
+    Raises DiskError when it cannot be written; checkpoints that are there stay as they are.
     """
 
     def fill(folder: Path) -> None:
@@ -69,7 +69,7 @@ def save(
     try:
         return write(directory, step, fill, announce=announce)
     except (OSError, SafetensorError) as error:
-        raise DataError(
+        raise DiskError(
             f"{directory / name_of(step)} could not be written: {error}. Earlier checkpoints are intact; make room there."
         ) from error
 

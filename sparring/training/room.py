@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparring.errors import DataError
+from sparring.errors import DiskError
 from sparring.findings import Finding, Severity
 from sparring.types import Weights
 
@@ -38,9 +38,9 @@ class Room:
     num_to_come: int
 
     def check(self) -> None:
-        """Raises DataError when not even the next checkpoint has room."""
+        """Raises DiskError when not even the next checkpoint has room."""
         if self.free_bytes < self.checkpoint_bytes:
-            raise DataError(
+            raise DiskError(
                 f"{self.path} has {_read(self.free_bytes)} free, and a checkpoint takes "
                 f"{_read(self.checkpoint_bytes)}: it cannot be written. Make room, or keep the run elsewhere (run.runs_dir)."
             )

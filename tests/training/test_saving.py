@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparring.config import ScheduleSection
-from sparring.errors import DataError
+from sparring.errors import DiskError
 from sparring.faults import Fault, armed
 from sparring.ledger import Ledger
 from sparring.saving import Saver
@@ -198,7 +198,7 @@ def test_a_save_for_which_there_is_no_room_is_not_begun_and_is_due(
                 full.setattr("sparring.saving.free_bytes", lambda _: 999)
                 await saver.begin(1, {"step": 1})
                 assert (saver.is_due, names(folder)) == (True, [])
-                with pytest.raises(DataError, match="has 999 bytes free"):
+                with pytest.raises(DiskError, match="has 999 bytes free"):
                     await saver.save(1, {"step": 1})
                 # Said once, until there is room again.
                 assert [saver.shortage(at) is None for at in (1, 2)] == [False, True]
