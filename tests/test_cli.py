@@ -280,12 +280,21 @@ def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> N
         )
         assert module.reward(played) == (1.0, {"right": 1.0, "named_a_total": 1.0})
         assert module.scorer(played) == 1.0
-        wrong = (*messages[:-1], {"role": "assistant", "content": "Total: 0"})
-        missed = Trajectory(
-            id="x", task=task, attempt=0, turns=(), messages=wrong, outcome=Outcome.FINISHED, reward=None, score=None
-        )
-        assert module.reward(missed)[0] == 0.2
-        assert module.scorer(missed) == 0.0
+        # A number of more digits than Python reads is no total either.
+        for said, paid in (("0", 0.2), ("9" * 5000, 0.0)):
+            wrong = (*messages[:-1], {"role": "assistant", "content": f"Total: {said}"})
+            missed = Trajectory(
+                id="x",
+                task=task,
+                attempt=0,
+                turns=(),
+                messages=wrong,
+                outcome=Outcome.FINISHED,
+                reward=None,
+                score=None,
+            )
+            assert module.reward(missed)[0] == paid
+            assert module.scorer(missed) == 0.0
 
 
 def test_what_init_writes_gives_no_warning_and_its_scorer_is_independent() -> None:

@@ -47,8 +47,20 @@ def read_json(text: str) -> Json:
 
 
 def canonical(value: Json) -> str:
-    """One text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError on what is no finite number."""
-    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """One text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError on what is no finite number, and on what is
+    nested too deeply."""
+    try:
+        return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def is_same(left: Json, right: Json) -> bool:
+    """Whether two JSON values are equal; what has no canonical text equals nothing."""
+    try:
+        return canonical(left) == canonical(right)
+    except ValueError:
+        return False
 
 
 def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from sparring.errors import RewardError
 from sparring.protocols import Scorer
-from sparring.scorers.answers import canonical
+from sparring.scorers.answers import is_same
 from sparring.scorers.conduct import conduct
 from sparring.types import Json, Outcome, Score, Trajectory
 
@@ -32,11 +32,9 @@ def state_difference(expected: str = "state", *, ignored: Collection[str] = ()) 
                 )
             state = {}
         keys = sorted((wanted.keys() | state.keys()) - set(ignored))
-        parts = {f"state/{key}": float(_has(state, key) == _has(wanted, key)) for key in keys}
+        parts = {
+            f"state/{key}": float(key in state and key in wanted and is_same(state[key], wanted[key])) for key in keys
+        }
         return Score(float(all(parts.values())), {**parts, **conduct(trajectory)})
 
     return state_difference_score
-
-
-def _has(state: Mapping[str, Json], key: str) -> str | None:
-    return canonical(state[key]) if key in state else None

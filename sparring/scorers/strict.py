@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from sparring.protocols import Scorer
-from sparring.scorers.answers import canonical, last_text, read_json, tagged_answer
+from sparring.scorers.answers import canonical, is_same, last_text, read_json, tagged_answer
 from sparring.scorers.conduct import conduct
 from sparring.types import Json, Score, Trajectory
 
@@ -31,7 +31,7 @@ def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *
             given.keys() >= expected.keys() if allows_more else given.keys() == expected.keys()
         )
         told = given or {}
-        right = {f"field/{name}": float(name in told and _same(told[name], expected[name])) for name in expected}
+        right = {f"field/{name}": float(name in told and is_same(told[name], expected[name])) for name in expected}
         value = float(has_form and all(right.values()))
         return Score(value, {**right, "format": float(has_form), **conduct(trajectory)})
 
@@ -111,10 +111,3 @@ def _array(text: str | None) -> list[str] | None:
         return [canonical(item) for item in value] if isinstance(value, list) else None
     except ValueError:
         return None
-
-
-def _same(left: Json, right: Json) -> bool:
-    try:
-        return canonical(left) == canonical(right)
-    except ValueError:
-        return False

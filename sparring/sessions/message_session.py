@@ -366,7 +366,7 @@ def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
     functions = [call["function"] for call in answer.message.get("tool_calls") or ()]
     said = [answer.message.get(key) or "" for key in ("reasoning_content", "content")]
     said += [function[key] for function in functions for key in ("name", "arguments")]
-    return min(at_most, sum(len(text.encode()) for text in said))
+    return min(at_most, sum(len(text.encode(errors="surrogatepass")) for text in said))
 
 
 def _with_call_ids(message: Message, turn_id: int) -> Message:

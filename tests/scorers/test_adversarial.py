@@ -1,6 +1,7 @@
 """The strict scorers at their default settings, on answers made to be judged wrongly, and on worlds."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -27,6 +28,13 @@ def judged(scorer: Scorer, answer: str, fields: dict[str, Json], **more: Any) ->
         **{"outcome": Outcome.FINISHED, "messages": ({"role": "assistant", "content": answer},), **more},
     )  # fmt: skip
     return asyncio.run(evaluate_score(scorer, trajectory))
+
+
+def nested(levels: int) -> Json:
+    value: Json = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def parts(_: Task) -> SqlDatabase:
@@ -87,6 +95,21 @@ def test_a_world_is_compared_without_what_is_ignored_and_must_be_said() -> None:
     assert judged(state_difference(), "", {"state": table.STATE}, outcome=Outcome.POLICY_TIMEOUT).value == 0
     with pytest.raises(Exception, match="define `final_state`"):
         judged(state_difference(), "", {"state": table.STATE})
+
+
+@pytest.mark.parametrize("levels", [100, 400, 500, 600, 900, 5000])
+def test_an_answer_that_is_nested_deeply_is_wrong_and_no_error(levels: int) -> None:
+    deep = "[" * levels + "]" * levels
+    assert judged(json_exact(), table.with_('"valid"', deep), {"answer": table.JSON_FIELDS}).value == 0
+    assert judged(set_match(), table.tagged(f"[{deep}]"), {"answer": table.SET}).value == 0
+
+
+@pytest.mark.parametrize(
+    "value", [math.inf, -math.inf, math.nan, 10**5000, nested(600)], ids=["inf", "-inf", "nan", "digits", "nested"]
+)
+def test_a_world_with_what_no_json_can_have_is_wrong_and_no_error(value: Json) -> None:
+    score = judged(state_difference(), "", {"state": {"total": 8}}, final_state={"total": value})
+    assert (score.value, score.parts["state/total"]) == (0, 0)
 
 
 def test_a_message_that_calls_a_tool_is_no_answer() -> None:

@@ -278,6 +278,16 @@ def test_of_an_engine_that_does_not_count_every_byte_is_a_token_of_the_budget() 
         assert [turn.num_sampled_tokens for turn in door.turns] == [0] * len(allowed)  # nobody counted them
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["\ud800 wrong", {**tool_call("get"), "content": "\udfff"}, tool_call("\ud800"), tool_call("get", key="\ud800")],
+)
+def test_half_characters_of_an_engine_that_does_not_count_lose_no_episode(said: Message | str) -> None:
+    door = session(said)
+    asyncio.run(door.chat([USER]))
+    assert (len(door.turns), door.failure) == (1, None)
+
+
 def test_a_script_is_held_to_no_form_and_the_episode_goes_on() -> None:
     door = session("done")
 

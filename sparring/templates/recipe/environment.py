@@ -34,7 +34,7 @@ class Shop(Environment):
 def said(trajectory: Trajectory) -> int | None:
     """The total that the last message names, if it says nothing else."""
     last = trajectory.messages[-1]
-    match = re.fullmatch(r"\s*Total: (0|[1-9]\d*)\s*", str(last.get("content")), flags=re.ASCII)
+    match = re.fullmatch(r"\s*Total: (0|[1-9]\d{0,99})\s*", str(last.get("content")), flags=re.ASCII)
     return int(match[1]) if last.get("role") == "assistant" and match else None
 
 
