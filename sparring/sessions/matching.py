@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from sparring.chat.messages import call_name_and_arguments, canonical_json, content_text, json_text
-from sparring.types import Json, Message
+from sparring.types import Json, Message, Turn
 
 CanonicalMessage: TypeAlias = tuple[Json, ...]
 CanonicalHistory: TypeAlias = tuple[CanonicalMessage, ...]
@@ -36,6 +37,13 @@ class Conversation(Protocol):
 
     @property
     def tools(self) -> str: ...
+
+
+class ConversationOfTurn(Conversation, Protocol):
+    """What was played with a turn at its end."""
+
+    @property
+    def turn(self) -> Turn: ...
 
 
 Played = TypeVar("Played", bound=Conversation)
@@ -65,6 +73,40 @@ def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) ->
     return []
 
 
+def num_kept(
+    one: ConversationOfTurn, messages: Sequence[Message], played: Sequence[ConversationOfTurn]
+) -> tuple[tuple[int, int], ...]:
+    """What tells equal answers apart: of each turn, from the last to the first of its line, how many call ids came back as
+    they were given, then how many arguments and reasoning texts did."""
+    by_id = {other.turn.id: other for other in played}
+    kept: list[tuple[int, int]] = []
+    line: ConversationOfTurn | None = one
+    while line is not None:
+        mine, theirs = line.turn.message, messages[len(line.history) - 1]
+        calls = list(zip(mine.get("tool_calls") or (), theirs.get("tool_calls") or (), strict=False))
+        reasoning = _reasoning(mine)
+        kept.append(
+            (
+                sum(given["id"] == back.get("id") for given, back in calls),
+                sum(
+                    given["function"]["arguments"] == (back.get("function") or {}).get("arguments")
+                    for given, back in calls
+                )
+                + (reasoning != "" and reasoning == _reasoning(theirs)),
+            )
+        )
+        line = None if line.turn.parent is None else by_id.get(line.turn.parent)
+    return tuple(kept)
+
+
+def _reasoning(message: Message) -> str:
+    """In a field of its own, or before the text."""
+    if reasoning := content_text(message.get("reasoning_content")).strip():
+        return reasoning
+    before = _REASONING.match(content_text(message.get("content")).lstrip())
+    return before[1].strip() if before else ""
+
+
 def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
     """Whether two messages are equal, or answers with the same calls whose texts are the same apart from line ends, space
     around them and reasoning before them."""
@@ -77,10 +119,11 @@ def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
 def _answer_text(text: str) -> str:
     """Without reasoning before it and space around it, with plain line ends."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
-    if text.startswith("<think"):
-        _, closing, answer = text.partition("</think>")
-        return answer.strip() if closing else text
-    return text
+    reasoning = _REASONING.match(text)
+    return text[reasoning.end() :].strip() if reasoning else text
+
+
+_REASONING = re.compile(r"<think(?:\s[^>]*)?>(.*?)</think>", re.DOTALL)
 
 
 def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, Unpack, final
 
@@ -20,6 +20,7 @@ from sparring.sessions.matching import (
     canonical_message,
     continued,
     message_digests,
+    num_kept,
     request_digest,
 )
 from sparring.sessions.policies import first_failure, named, turns_of
@@ -234,7 +235,6 @@ class MessageSession:
             )
         began = self._clock()
         wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
-        named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
         if seed is None and self._seed is not None:
             # Engines differ in how many bits they take; all take 31.
             seed = turn_seed(self._seed, self._num_asked) >> 32
@@ -250,7 +250,7 @@ class MessageSession:
         num_reserved = num_sampled = 0
         try:
             num_reserved = await self._budget.reserve(sampling.max_tokens)
-            parent, reason = self._parent(wanted, tools_wanted, named)
+            parent, reason = self._parent(wanted, tools_wanted, messages)
             request = MessageRequest(
                 session_id=self._id,
                 messages=tuple(messages),
@@ -307,16 +307,15 @@ class MessageSession:
         self.close()
 
     def _parent(
-        self, wanted: CanonicalHistory, tools_wanted: str, named: Set[str | None]
+        self, wanted: CanonicalHistory, tools_wanted: str, messages: Sequence[Message]
     ) -> tuple[int | None, str | None]:
         """The turn that a request continues, or why it continues none. Of several the longest; of equal answers the one
-        whose tool calls it names, then one that arrived, then one that nothing continues yet, then the latest."""
+        of which most came back, then one that arrived, then one that nothing continues yet, then the latest."""
         has_child = {played.turn.parent for played in self._played}
 
-        def fits(played: _Played) -> tuple[bool, bool, bool, int]:
-            turn = played.turn
-            is_named = {call["id"] for call in turn.message.get("tool_calls", ())} <= named
-            return is_named, self._receipts.is_received(turn.id), turn.id not in has_child, turn.id
+        def fits(one: _Played) -> tuple[object, ...]:
+            kept, turn_id = num_kept(one, messages, self._played), one.turn.id
+            return kept, self._receipts.is_received(turn_id), turn_id not in has_child, turn_id
 
         if alike := continued(wanted, tools_wanted, self._played):
             return max(alike, key=fits).turn.id, None

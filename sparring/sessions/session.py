@@ -21,7 +21,14 @@ from sparring.errors import (
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.sessions.branching import BranchReason, branch_reason
 from sparring.sessions.budget import TokenBudget
-from sparring.sessions.matching import CanonicalHistory, canonical_message, continued, message_digests, request_digest
+from sparring.sessions.matching import (
+    CanonicalHistory,
+    canonical_message,
+    continued,
+    message_digests,
+    num_kept,
+    request_digest,
+)
 from sparring.sessions.policies import first_failure, named, turns_of
 from sparring.sessions.receipts import Receipts, TurnLog
 from sparring.sessions.refusals import Refusals
@@ -363,13 +370,10 @@ class Session:
         return _Start(already_played + tuple(new), turn.id, None)
 
     def _shown(self, alike: Sequence[_Played], messages: Sequence[Message]) -> _Played:
-        """Which of equal answers the client saw: one whose tool calls it names, then one that arrived, then the last."""
-        named = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+        """Which of equal answers the client saw: the one of which most came back, then one that arrived, then the last."""
 
-        def fits(played: _Played) -> tuple[bool, bool, int]:
-            turn = played.turn
-            is_named = {call["id"] for call in turn.message.get("tool_calls", ())} <= named
-            return is_named, self._receipts.is_received(turn.id), turn.id
+        def fits(one: _Played) -> tuple[object, ...]:
+            return num_kept(one, messages, self._played), self._receipts.is_received(one.turn.id), one.turn.id
 
         return max(alike, key=fits)
 

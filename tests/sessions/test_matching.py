@@ -115,3 +115,59 @@ def test_of_equal_answers_the_one_that_arrived_is_continued() -> None:
             assert lost.id == 1
 
     asyncio.run(play())
+
+
+def called(arguments: str) -> str:
+    return f'<tool_call>{{"name":"get","arguments":{arguments}}}</tool_call>'
+
+
+RESULT = {"role": "tool", "content": "found"}
+
+
+@pytest.mark.parametrize(
+    "script", [("<think>b</think>same", "<think>c</think>same"), (called('{"n":1}'), called('{"n":1.0}'))], ids=str
+)
+@pytest.mark.parametrize("picked", [0, 1])
+def test_of_answers_that_say_the_same_the_one_that_came_back_is_continued(script: tuple[str, str], picked: int) -> None:
+    async def play() -> None:
+        async with token_session(*script, "on", "on") as door:
+            given = [(await door.play([USER])).message for _ in script]
+            back = given[picked]
+            # Some clients name calls anew, some write reasoning before the text.
+            calls = [{**call, "id": "x"} for call in back.get("tool_calls", ())]
+            text = "" if calls else f"<think>{back['reasoning_content']}</think>{back['content']}"
+            for answer in (back, {"role": "assistant", "content": text, "tool_calls": calls}):
+                assert (await door.sample([USER, answer, RESULT])).parent == picked
+        said = iter([*given, "on"])
+        async with MessageSession(
+            id="s", engine=ScriptedMessages(lambda _: next(said), name="m"), sampling=Sampling()
+        ) as door:
+            for _ in script:
+                await door.play([USER])
+            assert (await door.play([USER, back, RESULT])).parent == picked
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("picked", [0, 1])
+def test_equal_answers_of_two_branches_are_told_apart_by_what_precedes_them(picked: int) -> None:
+    """JavaScript reads these two numbers as one, so that the two histories are equal but for the ids of the calls."""
+
+    async def play() -> None:
+        script = (called('{"n":9007199254740993}'), called('{"n":9007199254740992}'), "over", "over", "on")
+        async with token_session(*script) as door:
+            calls = [(await door.play([USER])).message for _ in range(2)]
+            over = [(await door.play([USER, call, RESULT])).message for call in calls]
+            turn = await door.play([USER, calls[picked], RESULT, over[picked], USER])
+            assert turn.parent == 2 + picked
+
+    asyncio.run(play())
+
+
+def test_a_word_that_begins_like_reasoning_is_none() -> None:
+    async def play() -> None:
+        async with token_session("<thinkers say> so </think>yes", "on") as door:
+            await door.play([USER])
+            assert (await door.play([USER, {"role": "assistant", "content": "yes"}, USER])).parent is None
+
+    asyncio.run(play())
