@@ -1,12 +1,13 @@
 """Each rule on a run that comes to do what it looks for, and on its twin that does not."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from sparring.detectors import DETECTORS
-from sparring.findings import Severity
-from sparring.types import Reward, Trajectory
+from sparring.findings import Finding, Severity
+from sparring.types import Reward, StopReason, Trajectory
 from tests.detectors.runs import Script, findings, is_right, look, played, right, wrong
 
 
@@ -138,7 +139,7 @@ def test_the_same_scripts_under_a_reward_that_asks_for_the_answer_are_left_alone
 
 
 def test_every_detector_has_a_hack_a_twin_and_a_meaning() -> None:
-    assert set(DETECTORS) == {*HACKS, "evaluation.below_training"}
+    assert set(DETECTORS) == {*HACKS, "evaluation.below_training", "budgets.turns_cut"}
     assert all(len(one.meaning) > 40 for one in DETECTORS.values())
 
 
@@ -150,6 +151,28 @@ def test_what_speaks_before_half_of_the_rise_is_gained() -> None:
     first = findings(run)[0]
     assert first.step is not None
     assert first.step < half
+
+
+def test_turns_that_are_cut_are_reported_once_from_the_first_steps_on_beyond_a_share_of_five_percent() -> None:
+    def cutting(every: int) -> list[Finding]:
+        """Each episode has three turns, and the last one of every `every`-th is cut."""
+        run, number = [], 0
+        for step, groups, validation in played([right(0.5), wrong(0.5)], outcome):
+            members = [one for group in groups for one in group.trajectories]
+            for one in members:
+                number += 1
+                if number % every == 0:
+                    last = replace(one.turns[-1], stop_reason=StopReason.LENGTH)
+                    object.__setattr__(one, "turns", (*one.turns[:-1], last))
+            run.append((step, groups, validation))
+        return findings(run, "budgets.turns_cut")
+
+    (said,) = cutting(2)  # a sixth of the turns
+    assert said.severity is Severity.WARNING
+    assert said.step == 1
+    assert said.evidence["share"] == round(24 / 144, 4)
+    assert cutting(7) == []  # 4.8 % of them
+    assert cutting(1000) == []
 
 
 def test_validation_tasks_that_earn_much_less_than_training_tasks_are_told() -> None:

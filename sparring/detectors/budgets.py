@@ -1,0 +1,40 @@
+"""What the limits of a recipe cut off while it trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from sparring.detectors.evidence import latest, named
+from sparring.detectors.registry import detector
+from sparring.findings import Finding, Severity
+from sparring.history import History
+
+MOST_CUT = 0.05
+"""Share of turns that may be cut at the token limit."""
+NUM_STEPS = 3
+FEWEST_TURNS = 10
+
+
+@detector("budgets.turns_cut")
+def turns_cut(history: History) -> Iterable[Finding]:
+    """More than 5 % of the turns of the last three steps were cut at the token limit, so that they are no call and no answer."""
+    episodes = latest(history, NUM_STEPS)
+    num_turns = sum(one.digest.num_turns for one in episodes)
+    cut = [one for one in episodes if one.digest.num_cut]
+    if num_turns < FEWEST_TURNS:
+        return
+    share = sum(one.digest.num_cut for one in cut) / num_turns
+    error = math.sqrt(share * (1 - share) / num_turns)
+    if share - 2 * error <= MOST_CUT:
+        return
+    yield Finding(
+        rule="budgets.turns_cut",
+        severity=Severity.WARNING,
+        symptom=f"{share:.0%} of the turns are cut at sampling.sampling_max_tokens: they end in mid-call or mid-answer.",
+        evidence={"share": round(share, 4), "turns": num_turns},
+        change="Double sampling.sampling_max_tokens, or ask for shorter turns in the prompt.",
+        confirm="rollout/truncated_turns falls below 0.05.",
+        step=history.last_step,
+        trajectories=named(cut),
+    )
