@@ -15,6 +15,7 @@ from typing import Literal, Protocol, Self, final
 import httpx
 
 from sparring.agents.result import AgentResult, limit_met
+from sparring.chat.messages import without_half_characters
 from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
@@ -345,7 +346,7 @@ def read_answer(answer: Json) -> Answer:
     has_failed = answer.get("status") in ("error", "failed") or "errorType" in answer
     if has_failed or (isinstance(status_code, float) and status_code >= 400):
         reasons = (answer.get(key) for key in ("error", "errorMessage", "stop_reason", "errorType"))
-        return Answer(error=_text(next(filter(None, reasons), "it did not say why")))
+        return Answer(error=without_half_characters(str(next(filter(None, reasons), "it did not say why"))))
     return Answer(
         reward=answer.get("reward", answer.get("rewards")),
         components=_numbers(answer.get("components")),
@@ -357,13 +358,10 @@ def _numbers(values: Json) -> dict[str, float]:
     """Those that are numbers: agents put texts and lists beside them, for logs of their own."""
     named = values.items() if isinstance(values, dict) else ()
     return {
-        _text(name): float(value) for name, value in named if isinstance(value, float | bool) and math.isfinite(value)
+        without_half_characters(name): float(value)
+        for name, value in named
+        if isinstance(value, float | bool) and math.isfinite(value)
     }
-
-
-def _text(value: Json) -> str:
-    """Without half characters, which JSON can say and no ledger can take."""
-    return str(value).encode("utf-8", "replace").decode()
 
 
 def _take(answer: Answer, report: ReportLike) -> None:

@@ -22,6 +22,11 @@ def content_text(content: Json) -> str:
     return canonical_json(content)
 
 
+def without_half_characters(text: str) -> str:
+    """Text that UTF-8 can hold: half characters, which JSON and Python can say and no tokenizer takes, become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def read_json(text: str | bytes) -> Json:
     """The value of a JSON text, integers exact. Raises ValueError for what a strict parser refuses: NaN, a number beyond
     all floats, half a character, a thousand levels."""
@@ -90,9 +95,9 @@ def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
 
 
 def plain(message: Message) -> dict[str, Json]:
-    """A message as chat templates expect it: content a string, arguments parsed, our own keys left out."""
+    """A message as chat templates and tokenizers expect it: content a string, arguments parsed, our own keys left out."""
     result = {key: value for key, value in message.items() if key not in ("malformed_tool_calls", "tool_calls")}
-    result["content"] = content_text(message.get("content"))
+    result["content"] = without_half_characters(content_text(message.get("content")))
     if message.get("tool_calls"):
         result["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
     return result

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparring.chat.messages import read_json
+from sparring.chat.messages import read_json, without_half_characters
 from sparring.environments.base import Environment
 from sparring.errors import InfrastructureError
 from sparring.plugins import call, text_of
@@ -87,7 +87,7 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
 
 
 def _refused(name: str, arguments: Json, error: ToolError, text: str) -> ToolResult:
-    content = f"error: {text}"
+    content = without_half_characters(f"error: {text}")
     return ToolResult(content=content, error=error, transition=_transition(name, arguments, content, error))
 
 
@@ -96,9 +96,9 @@ def _transition(name: str, arguments: Json, content: str, error: ToolError | Non
 
 
 def _as_text(result: object) -> str:
-    if isinstance(result, str):
-        return result
-    return json.dumps(result, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    if not isinstance(result, str):
+        result = json.dumps(result, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return without_half_characters(result)
 
 
 def _is_deep(value: Json) -> bool:

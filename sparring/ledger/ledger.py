@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, final
 
+from sparring.chat.messages import without_half_characters
 from sparring.errors import DataError
 from sparring.ledger import rows
 from sparring.ledger.states import FINAL_STATES, SPLITS, DiscardReason, RolloutState, broken_rule
@@ -92,6 +93,7 @@ class Ledger:
         Raises DataError for an unknown rollout and for a transition that `states.broken_rule` forbids.
         """
         text = None if result is None else json.dumps(result)
+        detail = None if detail is None else without_half_characters(detail)
         with self._lock:
             before, split = self._known(rollout_id)
             broken = broken_rule(before, state, split=split, step=step, reason=reason)

@@ -1,6 +1,7 @@
 """One tool call: results, the four kinds of error, and what is logged."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -31,6 +32,14 @@ class Desk(Environment):
         if how == "object":
             return object()
         raise KeyError(how)
+
+    @tool
+    def parse(self, text: str) -> Any:
+        """Parse."""
+        parsed = json.loads(text)
+        if isinstance(parsed, str):
+            raise ValueError(parsed)
+        return parsed[0] if len(parsed) == 1 else parsed
 
     def secret(self) -> str:
         return "not for the policy"
@@ -81,6 +90,15 @@ def test_a_bad_call_is_answered_with_a_short_error(name: str, arguments: str, ki
     assert words in result.content
     assert result.transition["error"] == kind.value
     assert result.transition["result"] == result.content
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [(r'["a\ud800"]', "a?"), (r'["a", "\udc00"]', '["a","?"]'), (r'"\ud83d"', "error: parse failed: ValueError: ?")],
+)
+def test_half_a_character_in_what_a_tool_returns_becomes_a_question_mark(text: str, content: str) -> None:
+    result = call("parse", {"text": text})
+    assert (result.content, result.transition["result"]) == (content, content)
 
 
 def test_an_outage_is_not_told_to_the_policy() -> None:

@@ -16,7 +16,7 @@ from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rollouts import Collector, GroupPlan, Scheduler
 from sparring.rollouts.collector import Agent
-from sparring.sessions import Session
+from sparring.sessions import AnySession, Session
 from sparring.types import Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
 
 
@@ -243,3 +243,23 @@ def test_what_an_episode_does_to_its_task_reaches_neither_its_judge_nor_the_next
         group = asyncio.run(collector(agent, ledger, reward=reward).play_group(plan))
     assert seen == [{"Emma": "B3"}] * 2
     assert [trajectory.reward.total for trajectory in group.trajectories if trajectory.reward] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("is_outage", [False, True])
+def test_half_a_character_ends_no_run_and_no_ledger(is_outage: bool) -> None:
+    """A policy can have one made: `json.loads` of a text that it wrote returns one."""
+
+    async def agent(task: Task, session: AnySession) -> AgentResult:
+        answer = await session.chat([*task.messages, {"role": "user", "content": "half a \ud83d"}])
+        if is_outage:
+            raise InfrastructureError("refused: half a \ud83d")
+        return AgentResult(outcome=Outcome.FINISHED, messages=(*task.messages, answer))
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        engine = ScriptedEngine(["over"], encode=ByteTokenizer().encode)
+        played = asyncio.run(collector(agent, ledger, engine=engine).play_episode(plan, 0))
+        assert isinstance(played, Trajectory) is not is_outage
+        (rollout,) = ledger.rollouts()
+        assert rollout.detail == ("refused: half a ?" if is_outage else None)
+        assert ledger.verify() == []
