@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeVar, final
 
 from sparring.agents import AgentResult
 from sparring.agents.result import ended_by, limit_met, overtime, within_budget
@@ -28,6 +28,7 @@ from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scor
 from sparring.rewards.rules import evaluate_reward
 from sparring.rollouts.losses import Losses
 from sparring.rollouts.tally import Tally
+from sparring.sandbox.limits import programs_end
 from sparring.scorers.score import evaluate_score
 from sparring.sessions import AnySession, MessageSession, Session, episode_seed, policy_seed
 from sparring.sessions.refusals import Refusals
@@ -35,6 +36,8 @@ from sparring.types import Message, Outcome, Reward, Sampling, Task, Trajectory,
 from sparring.workers import in_worker_of_its_own
 
 logger = get_logger(__name__)
+
+Judged = TypeVar("Judged")
 
 Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 """Plays a task through a session; raises InfrastructureError when the world fails."""
@@ -272,7 +275,8 @@ class Collector:
                 try:
                     async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
                         # A copy: what an environment does to its task must not reach the next episode, or the judge.
-                        played = await self._agent(copy.deepcopy(plan.task), session)
+                        with programs_end(time.monotonic() + self._timeout_seconds):
+                            played = await self._agent(copy.deepcopy(plan.task), session)
                 except TimeoutError:
                     # An agent that was refused may ask again until its time is over.
                     if not isinstance(session.failure, ClientError | OutputRefused):
@@ -373,11 +377,13 @@ class Collector:
         """
         began = self._clock()
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                reward = own_reward if own_reward is not None else await self._rewarded(trajectory)
-                found = None if self._scorer is None else await evaluate_score(self._scorer, trajectory)
+            reward = own_reward if own_reward is not None else await self._in_time(self._rewarded(trajectory))
+            found = None if self._scorer is None else await self._in_time(evaluate_score(self._scorer, trajectory))
         except TimeoutError:
-            waited = f"reward and scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s"
+            waited = (
+                f"reward or scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s, nor in "
+                f"{overtime(self._timeout_seconds):g} s more"
+            )
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, waited)
             logger.warning("rollout %s could not be judged: %s", trajectory.id, waited)
             return Outcome.INFRASTRUCTURE_ERROR
@@ -409,6 +415,13 @@ class Collector:
         else:
             self._ledger.advance_nowait(trajectory.id, RolloutState.EVALUATED)
         return judged
+
+    async def _in_time(self, judging: Awaitable[Judged]) -> Judged:
+        """What a reward or scorer returns. The programs that it runs end with rollout_timeout, so that none of the policy's
+        can make it late."""
+        async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
+            with programs_end(time.monotonic() + self._timeout_seconds):
+                return await judging
 
     async def _rewarded(self, trajectory: Trajectory) -> Reward:
         if self._reward is None:

@@ -6,13 +6,14 @@ import asyncio
 import marshal
 import os
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from sparring.errors import InfrastructureError, UsageError
 from sparring.sandbox.backends import MIB
-from sparring.sandbox.limits import Collected, Ended, Execution, Limits
+from sparring.sandbox.limits import Collected, Ended, Execution, Limits, end_of_programs
 from sparring.sandbox.processes import Started, spawner
 
 if TYPE_CHECKING:
@@ -296,7 +297,9 @@ class Program:
     """A program that runs in a box."""
 
     def __init__(self, box: Box, seconds: float) -> None:
-        self._box, self._seconds = box, seconds
+        end = end_of_programs()
+        self._box = box
+        self._seconds = seconds if end is None else min(seconds, max(0.0, end - time.monotonic()))
         self._written = {b"O": bytearray(), b"e": bytearray()}
         self._read_until = 0
         self.result: Execution | None = None

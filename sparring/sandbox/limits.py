@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -67,3 +69,23 @@ class Collected:
 
     files: Mapping[str, bytes]
     refused: Mapping[str, str]
+
+
+_end: ContextVar[float | None] = ContextVar("end_of_programs", default=None)
+
+
+@contextmanager
+def programs_end(at: float | None) -> Iterator[None]:
+    """Programs that are started within end at this reading of `time.monotonic`, by `deadline`, where their own limit is
+    later; None lifts it. A policy could otherwise use up the time of its episode or its grading by programs that do not end,
+    and what waits for them would count as an outage."""
+    token = _end.set(at)
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def end_of_programs() -> float | None:
+    """When programs that are started now end at the latest; None when at their own limits."""
+    return _end.get()

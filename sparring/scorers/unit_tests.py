@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from sparring.errors import DataError, InfrastructureError
 from sparring.protocols import Scorer
 from sparring.sandbox import Box, Limits, Program, Sandbox, open_sandbox
+from sparring.sandbox.limits import programs_end
 from sparring.scorers.conduct import conduct
 from sparring.types import Score, Trajectory
 
@@ -123,9 +124,10 @@ async def run_tests(
         sandbox.session(played) as candidate_box,
         AsyncExitStack() as stack,
     ):
-        judge = await stack.enter_async_context(
-            judge_box.start(["python3", "-I", "-B", "tests_program.py"], seconds=seconds)
-        )
+        with programs_end(None):  # only the candidate's: it is to blame when there is no time to read the tests
+            judge = await stack.enter_async_context(
+                judge_box.start(["python3", "-I", "-B", "tests_program.py"], seconds=seconds)
+            )
         player = _Player(candidate_box, candidate, seconds, call_seconds)
         try:
             return await _judged(judge, player, tests)

@@ -20,6 +20,7 @@ from sparring.errors import InfrastructureError, UsageError, WorkerLost
 from sparring.keeper import kept
 from sparring.logs import get_logger
 from sparring.metering import current
+from sparring.sandbox.limits import end_of_programs
 from sparring.types import Json
 from sparring.workers.wire import frame, outcome_frame, receive
 
@@ -126,7 +127,13 @@ class WorkerPool:
         if place.worker is None:
             place.enter(self._new_worker() if place.is_alone else self._least_busy())
         assert place.worker is not None
-        message = {"do": do, "place": place.number, "arguments": arguments, "meter": current()}
+        message = {
+            "do": do,
+            "place": place.number,
+            "arguments": arguments,
+            "meter": current(),
+            "end": end_of_programs(),
+        }
         return await place.worker.ask(message, _Request(what, answering, loop))
 
     def _least_busy(self) -> _Worker:

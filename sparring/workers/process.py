@@ -24,6 +24,7 @@ from sparring.faults import arm_from_environment, fault_point
 from sparring.logs import unfailing
 from sparring.metering import use
 from sparring.plugins import call, load_object
+from sparring.sandbox.limits import programs_end
 from sparring.types import Json, Message, ToolSchema, Turn
 from sparring.workers.pool import Code
 from sparring.workers.wire import frame, outcome, outcome_frame, receive, result_of
@@ -113,9 +114,11 @@ class _Worker:
                 "place": int(place),
                 "arguments": tuple(arguments),
                 "meter": meter,
+                "end": end,
             }:
                 use(meter)
-                running = asyncio.ensure_future(self._answer(number, place, do, arguments))
+                with programs_end(end):
+                    running = asyncio.ensure_future(self._answer(number, place, do, arguments))
                 self._running[number] = (place, running)
                 running.add_done_callback(lambda _: self._running.pop(number))
             case {"cancel": int(number)}:

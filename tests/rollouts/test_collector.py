@@ -3,21 +3,27 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from sparring.agents import AgentResult, EnvironmentAgent
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
-from sparring.environments import Environment, tool
+from sparring.environments import Environment, PythonTool, graded, opened, tool
+from sparring.environments.base import reset
 from sparring.errors import ClientError, InfrastructureError, ServiceError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rollouts import Collector, GroupPlan, Scheduler
 from sparring.rollouts.collector import Agent
+from sparring.sandbox import Limits, open_sandbox
+from sparring.scorers.unit_tests import run_tests
 from sparring.sessions import AnySession, Session
 from sparring.types import Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
+from sparring.workers.pool import Code, WorkerPool
+from sparring.workers.remote import in_workers, judged_in
 
 
 def plans(count: int, *, group_size: int) -> Iterator[GroupPlan]:
@@ -151,6 +157,61 @@ def test_a_policy_that_spends_the_time_in_its_tools_is_late_and_not_lost() -> No
     answers = [message["content"] for message in trajectory.messages if message["role"] == "tool"]
     assert answers[:3] == ["earth"] * 3
     assert answers[3:] == ["error: not run, since the time of the episode is over"] * 7
+
+
+class Desk(PythonTool):
+    limits = Limits(seconds=30)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_programs_that_do_not_end_lose_no_episode_though_they_may_run_longer_than_it(num_workers: int) -> None:
+    # 2 s of the episode, its reward and its scorer each, and 2 s more at most; the programs may take 30 s.
+    call = '<tool_call>{"name": "run_python", "arguments": {"code": "while True: pass"}}</tool_call>'
+    engine = ScriptedEngine(lambda _: call, encode=ByteTokenizer().encode)
+    names = {"target": "Desk", "reward": "endless_reward", "scorer": "endless_scorer"}
+    code = {key: f"{__name__}:{name}" for key, name in names.items()}
+    pool = WorkerPool(1, Code(**code, options={}, beside=str(Path(__file__).parent)), silence_seconds=30)
+    desk, reward, scorer = Desk, endless_reward, endless_scorer
+    if num_workers:
+        desk, reward, scorer = (
+            in_workers(Desk, pool),
+            judged_in(pool, "reward", reward),
+            judged_in(pool, "scorer", scorer),
+        )
+    (plan,) = plans(1, group_size=1)
+
+    async def play(ledger: Ledger) -> Trajectory | Outcome:
+        agent = EnvironmentAgent(desk, max_turns=9).play
+        playing = collector(agent, ledger, reward=reward, scorer=scorer, engine=engine, timeout=2.0)
+        try:
+            async with opened(desk(), plan.task) as environment:
+                await reset(environment, plan.task)  # a worker takes a while to start
+            return await playing.play_episode(plan, 0)
+        finally:
+            await pool.aclose()
+
+    with Ledger() as ledger:
+        played = asyncio.run(play(ledger))
+    assert isinstance(played, Trajectory)
+    assert (played.outcome, played.score) == (Outcome.POLICY_TIMEOUT, 0.0)
+    assert played.reward == Reward(total=0.0)
+    assert played.transitions[0]["result"] == "stopped: it took too long"
+
+
+async def endless_reward(trajectory: Trajectory) -> float:
+    """The program uses up the time before the grader and the tests begin."""
+    sandbox = open_sandbox(limits=Limits(seconds=30))
+    async with sandbox.session() as box:
+        await box.run(["sleep", "30"])
+    verdict = await graded(sandbox, "verdict(True)", {})
+    return float(verdict.value is True) + await endless_scorer(trajectory)
+
+
+async def endless_scorer(_: Trajectory) -> float:
+    tests = "import solution\ndef test_one(): assert solution.one() == 1\ndef test_again(): assert solution.one() == 1"
+    sleeping = "import time\ndef one(): time.sleep(30)"
+    report = await run_tests(open_sandbox(limits=Limits(seconds=30)), sleeping, tests, call_seconds=20)
+    return report.share
 
 
 @pytest.mark.parametrize("group_size", [1, 2])
