@@ -1,7 +1,7 @@
 """The ledger's invariants, checked from the rows alone.
 
 SQLite puts what was said of each rollout into one text. Such texts repeat by the thousand, so each different one is judged
-once: 100,000 rollouts of three turns take about two seconds (`benchmarks.ledger`). Checksums of rows are recomputed by SQLite
+once: 100,000 rollouts of three turns take two to three seconds (`benchmarks.ledger`). Checksums of rows are recomputed by SQLite
 on the way.
 """
 
