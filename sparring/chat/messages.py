@@ -84,10 +84,13 @@ def depth(value: Json) -> int:
 
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
-    """Name and arguments of an OpenAI tool call; arguments that are JSON text are parsed, others stay as they are."""
+    """Name and arguments of an OpenAI tool call; arguments that are JSON text are parsed, none at all or empty text are {},
+    others stay as they are."""
     function = call.get("function") or {}
-    arguments = function.get("arguments", "")
-    if isinstance(arguments, str):
+    arguments = function.get("arguments")
+    if arguments in (None, ""):
+        arguments = {}
+    elif isinstance(arguments, str):
         with contextlib.suppress(ValueError):
             parsed = read_json(arguments)
             arguments = arguments if is_too_deep(parsed, arguments) else parsed

@@ -149,6 +149,17 @@ def test_of_answers_that_say_the_same_the_one_that_came_back_is_continued(script
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("function", [{"arguments": ""}, {}, {"arguments": None}, {"arguments": " { } "}], ids=repr)
+def test_a_call_without_arguments_is_known_however_its_client_writes_none(function: dict[str, Any]) -> None:
+    async def play() -> None:
+        async with token_session(called("{}"), "on") as door:
+            await door.play([USER])
+            call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "get", **function}}]}
+            assert (await door.play([USER, call, RESULT])).parent == 0
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("picked", [0, 1])
 def test_equal_answers_of_two_branches_are_told_apart_by_what_precedes_them(picked: int) -> None:
     """JavaScript reads these two numbers as one, so that the two histories are equal but for the ids of the calls."""
