@@ -38,7 +38,7 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
     for key in ("prometheus_address", "prometheus_textfile_dir"):
         if getattr(section, key) is not None:
             _require("prometheus_client", f"tracking.{key}")
-    trackers += _prometheus(section, folder)
+    trackers += _prometheus(section, folder, console)
     if section.webhook_url_env is not None:
         try:
             url = webhook_url(section.webhook_url_env, os.environ.get(section.webhook_url_env))
@@ -62,13 +62,13 @@ def _require(library: str, key: str) -> None:
         )
 
 
-def _prometheus(section: TrackingSection, folder: RunFolder) -> list[Tracker]:
+def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -> list[Tracker]:
     """Without what cannot be had: two runs of one recipe, which listen at one address, must not keep each other from training."""
     found: list[Tracker] = []
     run, address = folder.path.name, section.prometheus_address
     if address is not None:
         with _unless_refused(f"nothing can listen at {address}"):
-            found.append(_tracker_class()(address, run=run))
+            found.append(_tracker_class()(address, run=run, say=console.announced))
     if section.prometheus_textfile_dir is not None:
         textfile = Path(section.prometheus_textfile_dir) / f"sparring-{run}.prom"
         with _unless_refused(f"{textfile} cannot be written"):

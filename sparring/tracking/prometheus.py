@@ -19,7 +19,10 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sparring.findings import Severity
+from sparring.logs import get_logger
 from sparring.types import Json, TrajectoryGroup
+
+logger = get_logger(__name__)
 
 STATUSES = ("running", "completed", "stopped", "failed")
 LINGER_SECONDS = 60.0
@@ -42,10 +45,12 @@ class PrometheusTracker:
         textfile: Path | None = None,
         clock: Callable[[], float] = time.time,
         linger_seconds: float = LINGER_SECONDS,
+        say: Callable[[str], object] = logger.info,
     ) -> None:
-        """`address` is host:port; port 0 takes a free one. `textfile` is replaced as a whole at each change. Raises OSError when
-        nothing can listen there, or the file cannot be written."""
+        """`address` is host:port; port 0 takes a free one. `textfile` is replaced as a whole at each change. `say` is called with
+        what `close` waits for. Raises OSError when nothing can listen there, or the file cannot be written."""
         self._clock = clock
+        self._say = say
         self._linger_seconds = linger_seconds
         self._opened = time.monotonic()
         self._is_stopped = False
@@ -67,6 +72,7 @@ class PrometheusTracker:
             self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
             self.port: int = self._server.server_port
             """Where it listens."""
+            self._url = f"http://{host}:{self.port}/metrics"
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
         for one in STATUSES:
@@ -105,6 +111,10 @@ class PrometheusTracker:
         seconds = self._linger_seconds
         if not self._reads.was_recent(READ_RECENTLY_SECONDS):
             seconds = 0.0 if self._is_stopped else seconds - (time.monotonic() - self._opened)
+        if seconds > 0:
+            self._say(
+                f"the run has ended; {self._url} serves its last state until it was read twice, for at most {seconds:.0f} s"
+            )
         if self._reads.wait(2, max(0.0, seconds)):
             time.sleep(_SENDING_SECONDS)
         self._server.shutdown()
