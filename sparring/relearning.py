@@ -58,7 +58,9 @@ class Relearning:
         refuse_training(self._config, self._folder.code)
         path = self._folder.path / "ledger.sqlite"
         if not path.is_file():
-            raise DataError(f"{self._folder.path} has no ledger.sqlite: it has played nothing yet.")
+            raise DataError(
+                f"{self._folder.path} has no ledger.sqlite: it has played nothing yet, or the file is gone."
+            )
         with Ledger(path) as ledger:
             published = [(step, name) for step, name in ledger.published() if name]
             consumed = ledger.consumed()

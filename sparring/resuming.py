@@ -65,6 +65,17 @@ def unknown_checkpoints(checkpoints: Iterable[Path], lineage: Sequence[LineageEn
     return found
 
 
+def lost_steps(folder: RunFolder, account: Account, step: int) -> str:
+    """That the ledger does not reach a step that the run has taken, in words; empty when it does."""
+    if account.last_step >= step:
+        return ""
+    path = folder.ledger
+    return (
+        f"{path} ends before step {step}, which the run has taken: it is an older copy, of another run, or without its "
+        f"{path.name}-wal"
+    )
+
+
 def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
     """What the ledger says. Raises DataError for one that is not whole, or behind what the run has done."""
     path = folder.ledger
@@ -84,12 +95,8 @@ def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
         more = len(account.broken) - MOST_SHOWN
         shown = "; ".join(account.broken[:MOST_SHOWN]) + (f"; and {more} more" if more > 0 else "")
         raise _refusal(folder, f"{path} is damaged: {shown}", changes)
-    step = int(folder.status().get("step") or 0)
-    if account.last_step < step:
-        raise _refusal(
-            folder, f"{path} ends before step {step}, which the run has taken: it is an older copy, of another run, or without "
-            f"its {path.name}-wal", changes,
-        )  # fmt: skip
+    if lost := lost_steps(folder, account, folder.status().get("step", 0)):
+        raise _refusal(folder, lost, changes)
     return account
 
 

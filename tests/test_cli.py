@@ -1,5 +1,6 @@
 """The commands do what they say, for people and for machines, and start without torch."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -202,6 +203,19 @@ def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.exit_code == 4
     assert capsys.readouterr().err == (
         "error: [Errno 28] No space left on device. Make room there, or write elsewhere, and do it again.\n"
+    )
+
+
+def test_a_file_that_may_not_be_read_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    @reported
+    def command() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "runs/one/lock")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 4
+    assert capsys.readouterr().err == (
+        "error: [Errno 13] Permission denied: 'runs/one/lock'. Check the disk and its permissions, and do it again.\n"
     )
 
 

@@ -73,6 +73,18 @@ def test_a_checkpoint_that_is_gone_is_named_unless_there_is_a_newer_one(run: Run
     assert f"{gone} is not there: what the ledger says was trained up to step 1 rests on it" in result.output
 
 
+def test_a_ledger_that_does_not_reach_the_runs_step_or_is_gone_is_named(run: RunFolder) -> None:
+    run.set_status("stopped", step=2)
+    result = verify(run)
+    assert result.exit_code == 3
+    assert "ledger.sqlite ends before step 2, which the run has taken" in result.stdout
+    run.ledger.unlink()
+    shutil.rmtree(run.checkpoints)
+    assert "it has played nothing yet" in verify(run).output
+    run.record_training({"contents": {}}, {})
+    assert "is missing, and the run has been trained" in verify(run).output
+
+
 def test_a_damaged_checkpoint_is_named(run: RunFolder) -> None:
     (run.checkpoints / "000001" / "state.json").write_text("[]")
     result = verify(run)

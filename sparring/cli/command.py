@@ -42,6 +42,9 @@ _results: ContextVar[TextIO | None] = ContextVar("results", default=None)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
+_NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
+
+
 def reported(command: Callable[..., None]) -> Callable[..., None]:
     """Report failures: what a user can act on by its message and exit code, a bug by the file with its traceback."""
 
@@ -61,6 +64,9 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:  # noqa: BLE001 - the last place where it can be reported
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 typer.echo(masked(f"error: {error}. Make room there, or write elsewhere, and do it again."), err=True)
+                raise typer.Exit(ServiceError.exit_code) from None
+            if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
+                typer.echo(masked(f"error: {error}. Check the disk and its permissions, and do it again."), err=True)
                 raise typer.Exit(ServiceError.exit_code) from None
             _report_bug(error)
             raise typer.Exit(1) from None

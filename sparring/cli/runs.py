@@ -132,7 +132,7 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
     """How a run stands, for a list that one bad run must not hide the others from."""
     try:
         return folder.status()
-    except DataError as error:
+    except (DataError, OSError) as error:
         return {"status": "damaged", "reason": str(error)}
 
 

@@ -28,7 +28,7 @@ def verify(
 ) -> None:
     """Check that every rollout and turn of a run is accounted for, and that its checkpoints are whole and those of its
     ledger, also while the run goes on; or that an export is."""
-    from sparring.resuming import unknown_checkpoints
+    from sparring.resuming import lost_steps, unknown_checkpoints
     from sparring.training.checkpoint_files import newest_first
 
     if is_export(run):
@@ -36,17 +36,21 @@ def verify(
         return
     folder = RunFolder(run_path(run))
     path = folder.ledger
-    # Before the ledger is read: a run that goes on tells the ledger of each before it is there.
-    checkpoints = newest_first(folder.checkpoints)
+    # Before the ledger is read: a run that goes on records each there first.
+    checkpoints, step = newest_first(folder.checkpoints), folder.status().get("step", 0)
     if not path.is_file():
         if checkpoints:
             raise DataError(
                 f"{path} is missing, and the run has checkpoints: what they were trained on cannot be verified. Restore it."
             )
+        if "contents" in folder.manifest():
+            raise DataError(f"{path} is missing, and the run has been trained. Restore it.")
         raise DataError(f"{folder.path} has no ledger.sqlite: it has played nothing yet.")
     began = time.monotonic()
     account = read_account(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)
     broken = account.broken
+    if not broken and (lost := lost_steps(folder, account, step)):
+        broken = [lost]
     damaged = [
         *_missing(folder.checkpoints, account.lineage),
         *unknown_checkpoints(checkpoints, account.lineage),

@@ -113,7 +113,8 @@ class PrometheusTracker:
             seconds = 0.0 if self._is_stopped else seconds - (time.monotonic() - self._opened)
         if seconds > 0:
             self._say(
-                f"the run has ended; {self._url} serves its last state until it was read twice, for at most {seconds:.0f} s"
+                f"the run has ended; {self._url} serves its last state until it was read twice, for at most "
+                f"{seconds:.0f} s; a second Ctrl-C does not wait for it"
             )
         if self._reads.wait(2, max(0.0, seconds)):
             time.sleep(_SENDING_SECONDS)

@@ -104,7 +104,7 @@ def check_links(folder: Path) -> None:
         return
     try:
         linked: Mapping[str, Any] = json.loads(path.read_text("utf-8")).get("linked", {})
-    except (OSError, ValueError, AttributeError) as error:
+    except (ValueError, AttributeError) as error:
         raise DataError(f"{path} is not a JSON object ({error}); restore it, or name another run.") from error
     for name, entry in linked.items():
         file = folder / name

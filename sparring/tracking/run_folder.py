@@ -158,14 +158,20 @@ class RunFolder:
         return self.manifest().get("origin")
 
     def manifest(self) -> dict[str, Any]:
-        """What the run was made of, empty where nothing says so. Raises DataError for a damaged manifest."""
+        """What the run was made of, empty where nothing says so. Raises DataError for a manifest that is damaged or of a newer
+        format, OSError when it cannot be read."""
         path = self.path / MANIFEST
         try:
             content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise DataError(f"{path} is no JSON object ({error}); restore it, or name another run.") from error
         if not isinstance(content, dict):
             raise DataError(f"{path} is no JSON object; restore it, or name another run.")
+        if (known := content.get("format", MANIFEST_FORMAT)) not in range(1, MANIFEST_FORMAT + 1):
+            raise DataError(
+                f"{path} has format {known!r}, and this version reads formats 1 to {MANIFEST_FORMAT}; use the version of "
+                "Sparring that made the run, or restore the file."
+            )
         return content
 
     def record_training(self, made_of: Mapping[str, Json], changes: Mapping[str, tuple[Json, Json]]) -> None:
@@ -271,16 +277,21 @@ class RunFolder:
     def status(self) -> dict[str, Any]:
         """What `set_status` wrote last, empty when nothing; a running or paused one whose process is gone reads `interrupted`.
 
-        Raises DataError when the file is damaged.
+        Raises DataError when the file is damaged, OSError when it cannot be read.
         """
         path = self.path / STATUS
         try:
             status: Any = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise DataError(f"{path} is not JSON ({error}); delete it, the run itself is not in it.") from error
-        if not isinstance(status, dict) or not isinstance(status.get("process", {}), dict):
+        is_status = (
+            isinstance(status, dict)
+            and isinstance(status.get("process", {}), dict)
+            and isinstance(status.get("step", 0), int)
+        )
+        if not is_status:
             raise DataError(f"{path} does not say how a run stands; delete it, the run itself is not in it.")
         if status.get("status") in ("running", "paused") and self._process_of(status) is None:
             status["status"] = "interrupted"

@@ -243,6 +243,27 @@ def test_a_ledger_or_a_checkpoint_of_another_run_or_time_is_refused(
     assert CliRunner().invoke(app, ["verify", str(replaced)]).exit_code == DataError.exit_code
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("manifest.json", None, "manifest.json is missing or empty"),
+        ("manifest.json", '{"format": 3}', "manifest.json has format 3, and this version reads formats 1 to 2"),
+        ("status.json", '{"status": "running", "step": "x"}', "status.json does not say how a run stands"),
+    ],
+)
+def test_a_run_whose_manifest_or_status_is_not_to_be_read_is_refused(
+    run: Path, name: str, content: str | None, reason: str
+) -> None:
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content)
+    before = files(run)
+    result = resumed(run)
+    assert result.exit_code == DataError.exit_code, result.output
+    assert reason in result.output
+    assert files(run) == before
+
+
 def test_a_ledger_that_cannot_be_read_is_not_called_damaged(run: Path) -> None:
     delete_ledger(run)
     (run / "ledger.sqlite").mkdir()
