@@ -31,9 +31,10 @@ async def files(subject: Subject) -> Iterable[Finding]:
         return ()
     await _play(subject)
     kept = files_of(subject.recipe, Path(subject.config.run.runs_dir))
-    below = [one for one in opened.seen() if one.path.is_relative_to(opened.folder) and one.path.is_file()]
-    relative = [one for one in below if one.is_relative]
-    missing = [one for one in below if one not in relative and one.path.relative_to(opened.folder) not in kept]
+    read = [one for one in opened.seen() if one.path.is_file()]
+    relative = [one for one in read if one.is_relative]
+    below = [one for one in read if not one.is_relative and one.path.is_relative_to(opened.folder)]
+    missing = [one for one in below if one.path.relative_to(opened.folder) not in kept]
     return [*_missing(missing), *_relative(relative)]
 
 

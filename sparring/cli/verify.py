@@ -82,6 +82,7 @@ def _verify_export(folder: Path, *, as_json: bool) -> None:
         say(
             f"{folder}: every file of the {manifest['kind']} is as exported, from {manifest['run']}, step {manifest['step']}, "
             f"policy {manifest['fingerprint']}"
+            + ("; its base is checked where it is loaded" if manifest["kind"] == "adapter" else "")
         )
 
 

@@ -105,16 +105,19 @@ def test_the_check_names_files_that_a_run_would_not_have(tmp_path: Path, monkeyp
     recipe = make_recipe(tmp_path / "toy")
     monkeypatch.chdir(recipe.parent)
     (recipe.parent / ".secret").write_text("s")
+    (tmp_path / "outside.txt").write_text("o")
     code = READING + (
         '\nSECRET = (HERE / ".secret").read_text()\nwith open("prompts/x.txt") as file:\n    RELATIVE = file.read()\n'
+        'with open("../outside.txt") as file:\n    OUTSIDE = file.read()\n'
     )
     (recipe.parent / "reading.py").write_text(code)
     found = check_recipe(recipe, Options(families=("files",))).findings
     assert [one.symptom for one in found] == [
         "the recipe's code reads .secret, which a run has no copy of.",
-        "the recipe's code reads x.txt by a path relative to the working folder.",
+        "the recipe's code reads x.txt, outside.txt by a path relative to the working folder.",
     ]
     line = len(READING.splitlines()) + 2
     assert [file["line"] for one in found for file in one.evidence["files"]] == [
         f"{recipe.with_name('reading.py')}:{line}", f"{recipe.with_name('reading.py')}:{line + 1}",
+        f"{recipe.with_name('reading.py')}:{line + 3}",
     ]  # fmt: skip
