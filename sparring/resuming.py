@@ -127,8 +127,9 @@ def _way_on(folder: RunFolder, changes: Sequence[str], lineage: Sequence[Lineage
     known = [path for path in good if _is_in(lineage, path)]
     step = next((_step(path) for path in [*known, *good]), None)
     if step is None:
-        name = _free_name(run)
-        return f"train it anew: sparring train {_shown(run / 'run.toml', *changes)} --name {shlex.quote(name)}"
+        # As before: a run that was begun without the checks need not pass them.
+        options = ["--name", _free_name(run), *([] if "checked" in folder.manifest() else ["--no-check"])]
+        return f"train it anew: sparring train {_shown(run / 'run.toml', *changes, *options)}"
     more = [] if step < config.schedule.max_steps else [f"schedule.max_steps={step + _more_steps(config)}"]
     return f"go on in a new run with a ledger of its own: sparring runs branch {_shown(run, *changes, *more)} --from {step}"
 
