@@ -206,6 +206,19 @@ def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_a_limit_on_the_size_of_files_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    @reported
+    def command() -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 4
+    assert capsys.readouterr().err == (
+        "error: [Errno 27] File too large. Make room there, or write elsewhere, and do it again.\n"
+    )
+
+
 def test_a_file_that_may_not_be_read_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     @reported
     def command() -> None:

@@ -39,7 +39,7 @@ _results: ContextVar[TextIO | None] = ContextVar("results", default=None)
 """Where `print_json` writes; None is standard output."""
 
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 _NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
