@@ -87,6 +87,11 @@ class InfrastructureError(EpisodeError):
     """The world failed, not the policy. User code may raise it; the attempt is retried, then left out of learning."""
 
 
+class AgentFailed(InfrastructureError):
+    """The code of an agent behind a URL or of a worker failed, or gave the episode up. Once the policy has played a turn this is
+    its doing, as where a function raises."""
+
+
 class WorkerLost(InfrastructureError):
     """The worker process that an episode was in is gone. `was_running` says whether code of this episode was under way there: it
     may be what ended the process, or have been beside that."""

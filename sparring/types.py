@@ -32,12 +32,14 @@ class Outcome(StrEnum):
     POLICY_ERROR = "policy_error"
     CLIENT_ERROR = "client_error"
     """The gateway refused the agent's last request, and what it refused is not the policy's output."""
+    REWARD_ERROR = "reward_error"
+    """The agent gave no reward, and the recipe names no reward function."""
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
     @property
     def is_lost(self) -> bool:
         """Whether such an episode is kept out of learning, means and baselines, and only counted."""
-        return self in (Outcome.CLIENT_ERROR, Outcome.INFRASTRUCTURE_ERROR)
+        return self in (Outcome.CLIENT_ERROR, Outcome.REWARD_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 
 
 class StopReason(StrEnum):
@@ -361,6 +363,8 @@ class TrajectoryGroup:
     num_lost: int = 0
     num_client_errors: int = 0
     """Of those that were lost, the ones whose outcome is CLIENT_ERROR."""
+    num_unrewarded: int = 0
+    """The same for REWARD_ERROR."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Requests of all members, lost ones and repeated attempts among them, that the gateway refused, by reason."""
     not_read: Mapping[str, int] = field(default_factory=dict)

@@ -14,9 +14,9 @@ from typing import Literal, Protocol, Self, final
 
 import httpx
 
-from sparring.agents.result import AgentResult, limit_met
+from sparring.agents.result import AgentResult, ended_elsewhere, has_played, limit_met
 from sparring.chat.messages import without_half_characters
-from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError, UsageError
+from sparring.errors import AgentFailed, DataError, InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
@@ -24,6 +24,8 @@ _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
 """How long an agent that has reported may take to answer too: the answer may hold metrics."""
 _LONGEST_PAUSE_SECONDS = 30.0
+_OUTAGES = frozenset({429, 502, 503, 504})
+"""Statuses of servers that are down or overloaded, and of proxies before them: nothing that the policy says leads to these."""
 
 
 class ReportLike(Protocol):
@@ -71,7 +73,11 @@ class GatewayLike(Protocol):
 
 
 class _Undelivered(Exception):
-    """The agent could not be reached, or says that it cannot take the episode now."""
+    """The agent could not be reached, or reports an outage, or a failure of its own code. `is_own`: the last."""
+
+    def __init__(self, problem: str, *, is_own: bool = False) -> None:
+        super().__init__(problem)
+        self.is_own = is_own
 
 
 @final
@@ -140,22 +146,20 @@ class HttpAgent:
         )
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them.
+        """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them, and a failure
+        of the agent's own code after a turn becomes `policy_error`.
 
-        Raises InfrastructureError when the agent fails, cannot be reached, does not answer in time, or never asks the
-        policy; RewardError when it answers and no reward comes in time, or none that is one; ServiceError when it
-        cannot be reached before the first episode; DataError when the task is no JSON.
+        Raises InfrastructureError when the agent fails before, reports an outage, cannot be reached, does not answer in
+        time, or never asks the policy; RewardError when it answers and no reward comes in time, or none that is one;
+        ServiceError when it cannot be reached before the first episode; DataError when the task is no JSON.
         """
         await self._check_health()
         async with self._slots:
             try:
                 reward = await self._play(task, session)
-            except InfrastructureError:
-                limit = limit_met(session.failure)
-                if limit is None:
-                    raise
-                return limit
-        if not any(turn.learns for turn in session.episode_turns):
+            except InfrastructureError as failure:
+                return ended_elsewhere(failure, session)
+        if not has_played(session):
             raise InfrastructureError(
                 f"The agent at {self._url} reported a reward of {reward.total} without asking the policy for a turn, so "
                 "it is not the policy's; have it ask the endpoint or base_url that it is sent."
@@ -193,7 +197,7 @@ class HttpAgent:
 
     async def _play(self, task: Task, session: AnySession) -> Reward:
         """Push the episode until the agent takes it; never again once it has asked for a turn."""
-        problem: Exception | None = None
+        problem: _Undelivered | None = None
         for attempt in range(self._max_retries + 1):
             if attempt > 0:
                 # Full jitter: agents that failed together do not come back together.
@@ -211,7 +215,8 @@ class HttpAgent:
             finally:
                 if door.report.status is None:
                     door.report.complete("failed", error="its time was over")
-        raise InfrastructureError(f"The agent at {self._url} failed: {problem}.") from problem
+        failure = AgentFailed if problem is not None and problem.is_own else InfrastructureError
+        raise failure(f"The agent at {self._url} failed: {problem}.") from problem
 
     async def _pace(self) -> None:
         """Wait for this episode's turn to start."""
@@ -259,9 +264,11 @@ class HttpAgent:
         except httpx.TransportError as error:
             raise _Undelivered(repr(error)) from error
         if response.status_code == 429 or response.status_code >= 500:
-            raise _Undelivered(f"it answered {response.status_code}: {response.text[:200]}")
+            raise _Undelivered(
+                f"it answered {response.status_code}: {response.text[:200]}", is_own=response.status_code == 500
+            )
         if not response.is_success:
-            raise InfrastructureError(
+            raise AgentFailed(
                 f"The agent at {self._url} refused the episode: it answered {response.status_code}: {response.text[:200]}"
             )
         try:
@@ -334,6 +341,8 @@ class Answer:
 
     reward: Json = None
     error: str | None = None
+    is_outage: bool = False
+    """Whether `error` is an outage, and not a failure of the agent's own code."""
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -346,7 +355,8 @@ def read_answer(answer: Json) -> Answer:
     has_failed = answer.get("status") in ("error", "failed") or "errorType" in answer
     if has_failed or (isinstance(status_code, float) and status_code >= 400):
         reasons = (answer.get(key) for key in ("error", "errorMessage", "stop_reason", "errorType"))
-        return Answer(error=without_half_characters(str(next(filter(None, reasons), "it did not say why"))))
+        reason = without_half_characters(str(next(filter(None, reasons), "it did not say why")))
+        return Answer(error=reason, is_outage=status_code in _OUTAGES)
     return Answer(
         reward=answer.get("reward", answer.get("rewards")),
         components=_numbers(answer.get("components")),
@@ -365,9 +375,11 @@ def _numbers(values: Json) -> dict[str, float]:
 
 
 def _take(answer: Answer, report: ReportLike) -> None:
-    """Report what an answer says, unless the agent did so itself. Raises RewardError."""
+    """Report what an answer says, unless the agent did so itself. Raises RewardError, and _Undelivered for an outage."""
     if report.status == "failed":
         return
+    if answer.is_outage and report.status is None:
+        raise _Undelivered(f"it reported an outage: {answer.error}")
     if answer.error is not None and report.status is None:
         report.complete("failed", error=answer.error)
     elif answer.reward is not None and report.reward is None:

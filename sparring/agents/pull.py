@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, final
 
 from sparring.agents.http import DoorLike, GatewayLike, ReportLike, invocation
-from sparring.agents.result import AgentResult, limit_met
+from sparring.agents.result import AgentResult, ended_elsewhere, has_played
 from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Task
@@ -72,28 +72,26 @@ class PullAgent:
         self._sleep = sleep
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them.
+        """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them, and a failure
+        that a worker reports after a turn becomes `policy_error`.
 
         Raises ServiceError when no worker has polled in time; InfrastructureError when no worker was free, when the one that
-        took the episode is gone, does not finish in time, gives it up, or never asks the policy; RewardError when it
-        finishes without a reward, or with none that is one; DataError when the task is no JSON.
+        took the episode is gone, does not finish in time, gives it up before a turn, or never asks the policy; RewardError
+        when it reports a reward that is none; DataError when the task is no JSON.
         """
         try:
             reward = await self._play(task, session)
-        except InfrastructureError:
-            limit = limit_met(session.failure)
-            if limit is None:
-                raise
-            return limit
-        if not any(turn.learns for turn in session.episode_turns):
+        except InfrastructureError as failure:
+            return ended_elsewhere(failure, session)
+        if not has_played(session):
             raise InfrastructureError(
-                f"The worker reported a reward of {reward.total} without asking the policy for a turn, so it is not the "
-                "policy's; have it ask the endpoint or base_url that it is sent."
+                "The worker finished the episode without asking the policy for a turn, so what it reported is not the policy's; "
+                "have it ask the endpoint or base_url that it is sent."
             )
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
-    async def _play(self, task: Task, session: AnySession) -> Reward:
-        """Offer the episode until a worker plays it; never again once one has asked for a turn."""
+    async def _play(self, task: Task, session: AnySession) -> Reward | None:
+        """Offer the episode until a worker plays it; never again once one has asked for a turn. None: it reported no reward."""
         time_over, num_offers = asyncio.ensure_future(self._sleep(self._timeout_seconds)), 0
         try:
             while True:
@@ -108,6 +106,8 @@ class PullAgent:
                         door.report.complete("failed", error="its time was over")
                 if reward is not None:
                     return reward
+                if self._is_unrewarded(door.report, offer) and session.failure is None:
+                    return None
                 failure = self._failure(door.report, offer, session)
                 is_untouched = offer.lost.done() and door.report.status == "failed" and not session.episode_turns
                 if not is_untouched or session.failure is not None or num_offers > self._max_retries:
@@ -132,6 +132,10 @@ class PullAgent:
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
 
+    def _is_unrewarded(self, report: ReportLike, offer: OfferLike) -> bool:
+        """Whether the worker completed the episode and gave it back. One that fell silent between its reports is an outage."""
+        return report.status == "ready" and offer.lost.done() and not offer.is_expired and report.refusal is None
+
     def _failure(
         self, report: ReportLike, offer: OfferLike, session: AnySession
     ) -> InfrastructureError | RewardError | ServiceError:
@@ -149,12 +153,8 @@ class PullAgent:
             )
         ended = offer.lost.result() if offer.lost.done() else f"did not finish it {within}"
         ended = f"The worker that took the episode {ended}, after {len(session.episode_turns)} turns"
-        # A worker that crashed between its reports is an outage; one that is done and has not rewarded never will.
-        is_reported = (report.status == "ready" or report.reward is not None) and not offer.is_expired
-        if report.refusal or (is_reported and limit_met(session.failure) is None):
-            refusal = f" What it reported was refused: {report.refusal}" if report.refusal else ""
-            missing = "completed" if report.reward is not None else "rewarded"
-            return RewardError(f"{ended}, and did not report it as {missing}.{refusal}")
+        if report.refusal:
+            return RewardError(f"{ended}, and the reward that it reported was refused: {report.refusal}")
         return InfrastructureError(f"{ended}.")
 
     def _invitation(self, task: Task, session: AnySession, door: DoorLike) -> Callable[[str], Json]:

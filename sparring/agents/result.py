@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sparring.errors import (
+    AgentFailed,
     ClientError,
     ContextOverflow,
     EpisodeError,
@@ -15,6 +16,7 @@ from sparring.errors import (
     TokenLimit,
     TurnLimit,
 )
+from sparring.sessions import AnySession
 from sparring.types import Json, Message, Outcome, Reward
 
 
@@ -62,6 +64,22 @@ def limit_met(failure: Exception | None) -> AgentResult | None:
         raise failure
     outcome = LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
     return None if outcome is None else AgentResult(outcome=outcome, error=str(failure))
+
+
+def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentResult:
+    """The result of an episode that an agent in another process did not play to its end. Where a turn met a limit, that is the
+    outcome; where the agent's own code failed after the policy had played, `policy_error`. Raises the failure where it is an
+    outage, and a ClientError."""
+    if (limit := limit_met(session.failure)) is not None:
+        return limit
+    if session.failure is None and isinstance(failure, AgentFailed) and has_played(session):
+        return AgentResult(outcome=Outcome.POLICY_ERROR, error=str(failure))
+    raise failure
+
+
+def has_played(session: AnySession) -> bool:
+    """Whether the policy has played a turn of the episode."""
+    return any(turn.learns for turn in session.episode_turns)
 
 
 def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:

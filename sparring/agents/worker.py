@@ -32,7 +32,7 @@ from typing import Any, TypeAlias, final
 import httpx
 
 from sparring.agents.http import Answer, read_answer
-from sparring.errors import ServiceError, SparringError, UsageError
+from sparring.errors import InfrastructureError, ServiceError, SparringError, UsageError
 from sparring.logs import get_logger
 from sparring.plugins import load_object
 from sparring.types import Json
@@ -43,7 +43,7 @@ KEY_VARIABLE = "SPARRING_WORKER_KEY"
 Play: TypeAlias = Callable[[dict[str, Any]], Any]
 """Plays an invocation; may be async. Returns its reward (a number, or one for each turn), or whatever an agent behind a URL
 answers, `{"reward", "components", "metrics"}` or a failure among it; None when the agent has reported by itself. What it
-raises gives the episode up."""
+raises ends the episode as `policy_error` once the policy has played; an InfrastructureError gives it back to be played anew."""
 
 _POLL_SECONDS = 20.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -138,8 +138,14 @@ class Worker:
                 one.cancel()
             await asyncio.gather(playing, renewing, return_exceptions=True)
             # If nothing was reported, the run learns at once that nothing will be; else the lease is over already.
+            outage = (
+                playing.result() if playing.done() and not playing.cancelled() and playing.exception() is None else ""
+            )
             with contextlib.suppress(httpx.TransportError):
-                await self._client.post(f"{self._endpoint}/v1/queue/{lease['lease_id']}/release", headers=self._headers)
+                await self._client.post(
+                    f"{self._endpoint}/v1/queue/{lease['lease_id']}/release", headers=self._headers,
+                    content=json.dumps({"error": outage}),
+                )  # fmt: skip
 
     async def _renewed(self, lease: Mapping[str, Any]) -> None:
         """Returns when the lease is over."""
@@ -148,8 +154,9 @@ class Worker:
             await self._sleep(lease["lease_seconds"] / 3)
             is_over = (await self._post(f"queue/{lease['lease_id']}/renew", {})).status_code == 404
 
-    async def _played(self, invocation: dict[str, Any]) -> None:
-        """Play, and report what came of it unless the agent did so itself."""
+    async def _played(self, invocation: dict[str, Any]) -> str:
+        """Play, and report what came of it unless the agent did so itself. Of an outage nothing is reported: its description is
+        returned."""
         try:
             if self._is_async:
                 said = await self._play(invocation)
@@ -160,14 +167,18 @@ class Worker:
         except Exception as error:
             # User code may raise anything; it gives up its episode only.
             logger.warning("an episode failed", exc_info=error)
-            answer = Answer(error=repr(error).encode("utf-8", "replace").decode())
+            is_outage = isinstance(error, InfrastructureError)
+            answer = Answer(error=repr(error).encode("utf-8", "replace").decode(), is_outage=is_outage)
         if answer.error is not None:
-            await self._report(invocation, "complete", {"status": "failed", "error": answer.error[:10_000]})
-            return
+            error = answer.error[:10_000]
+            if not answer.is_outage:
+                await self._report(invocation, "complete", {"status": "failed", "error": error})
+            return error if answer.is_outage else ""
         if answer.reward is not None:
             parts = {"components": dict(answer.components), "metrics": dict(answer.metrics)}
             await self._report(invocation, "reward", {"reward": answer.reward, **parts})
         await self._report(invocation, "complete", {"status": "ready"})
+        return ""
 
     async def _report(self, invocation: Mapping[str, Any], what: str, body: Json) -> None:
         """Tell the gateway. That the agent has said so itself, or the episode is over, is fine. Raises UsageError for what

@@ -310,6 +310,7 @@ def summarize(
         },
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
         f"{prefix}/client_errors": float(sum(g.num_client_errors for g in groups)),
+        f"{prefix}/unrewarded": float(sum(g.num_unrewarded for g in groups)),
         f"{prefix}/refused_requests": float(refused.total()),
         **{f"{prefix}/refused/{reason}": float(number) for reason, number in sorted(refused.items())},
         **{f"{prefix}/not_read/{field}": float(number) for field, number in sorted(not_read.items())},

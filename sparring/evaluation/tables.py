@@ -130,18 +130,22 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     if len(judges) > 1:
         said.append("note: not all were judged alike, so the numbers of different judges do not compare")
     for one in evaluations:
-        lost, refused, late = (_count(one, name) for name in ("lost_rollouts", "client_errors", "policy_timeouts"))
+        counted = ("lost_rollouts", "client_errors", "unrewarded", "policy_timeouts")
+        lost, refused, unrewarded, late = (_count(one, name) for name in counted)
         if late:
             said.append(
                 f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were "
                 "judged as they stood: a busy machine looks like a weak policy; raise rollout.rollout_timeout, or play again"
             )
         if lost:
+            causes = (
+                f"{lost - refused - unrewarded} to infrastructure, {refused} since the gateway refused what their client sent, "
+                f"{unrewarded} since the agent gave no reward"
+            )
             said.append(
-                f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {lost - refused} to infrastructure and "
-                f"{refused} since the gateway refused what their client sent; counted as wrong they make the success "
-                f"{one.success_bounds.worst:.2f}, as right {one.success_bounds.best:.2f}; k above {min(one.samples)} is not "
-                "defined"
+                f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {causes}; counted as wrong they make the "
+                f"success {one.success_bounds.worst:.2f}, as right {one.success_bounds.best:.2f}; k above {min(one.samples)} "
+                "is not defined"
             )
     for one in evaluations:
         if refused := refused_reasons(one.metrics):

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, TypeVar, final
 
-from sparring.errors import InfrastructureError, RewardError
+from sparring.errors import AgentFailed, RewardError
 from sparring.gateway.request import ApiError
 from sparring.rewards.rules import to_reward
 from sparring.types import Reward, Turn
@@ -22,7 +22,7 @@ class EpisodeReport:
 
     A completed episode takes no more turns. Agents complete first and reward then; the other order is taken too, and
     then the reward already ends the turns, since it was given for those. A failed episode takes no reward: the number
-    that agents send along with a failure is not the policy's doing (docs/agents-mtrl.md, "Failures").
+    that agents send along with a failure is no reward (docs/agents-mtrl.md, "Failures").
 
     A report that carries a client token may be sent again, and is answered as the first time; without one the second
     is a conflict.
@@ -100,11 +100,11 @@ class EpisodeReport:
     async def wait(self) -> Reward:
         """The reward, as soon as the episode is completed and rewarded.
 
-        Raises InfrastructureError when the agent completed it as failed.
+        Raises AgentFailed, which is an InfrastructureError, when the agent completed it as failed.
         """
         await self._settled.wait()
         if self._reward is None or self._status == "failed":
-            raise InfrastructureError(f"The agent gave the episode up: {self._error or 'it did not say why'}.")
+            raise AgentFailed(f"The agent gave the episode up: {self._error or 'it did not say why'}.")
         return self._reward
 
     @property

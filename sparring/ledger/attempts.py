@@ -11,7 +11,7 @@ from sparring.ledger.reading import opened
 from sparring.ledger.states import DiscardReason
 
 INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
-LOST = (*INFRASTRUCTURE, DiscardReason.CLIENT_ERROR)
+LOST = (*INFRASTRUCTURE, DiscardReason.CLIENT_ERROR, DiscardReason.REWARD_ERROR)
 """Of attempts that are in no number."""
 NOBODYS_FAULT = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
 """Ended from outside; neither played nor failed."""
@@ -27,7 +27,8 @@ class Attempts:
     detail: str | None = None
     """What the last of these said."""
     refused: int = 0
-    """Lost since the gateway refused what their client sent last."""
+    """Lost since the gateway refused what their client sent last; those of validations too, which may end a run before its first
+    step."""
     refusal: str | None = None
     """What the last of these was refused for."""
     stale: int = 0
@@ -42,7 +43,12 @@ def count_attempts(path: Path) -> Attempts:
         counts = db.execute(
             "SELECT state, reason, count(*) FROM rollouts WHERE split = 'train' GROUP BY state, reason"
         ).fetchall()
-        last, refusal = _last_detail(db, INFRASTRUCTURE), _last_detail(db, (DiscardReason.CLIENT_ERROR,))
+        last = _last_detail(db, "split = 'train'", INFRASTRUCTURE)
+        refused_of = "split IN ('train', 'validation')"
+        (refused,) = db.execute(
+            f"SELECT count(*) FROM rollouts WHERE {refused_of} AND reason = ?", (DiscardReason.CLIENT_ERROR,)
+        ).fetchone()
+        refusal = _last_detail(db, refused_of, (DiscardReason.CLIENT_ERROR,))
     over = [(state, reason, count) for state, reason, count in counts if reason not in NOBODYS_FAULT]
     failed = {str(reason): count for _, reason, count in over if reason in INFRASTRUCTURE}
     return Attempts(
@@ -51,17 +57,17 @@ def count_attempts(path: Path) -> Attempts:
         ),
         failed=failed,
         detail=last,
-        refused=sum(count for _, reason, count in over if reason == DiscardReason.CLIENT_ERROR),
+        refused=refused,
         refusal=refusal,
         stale=sum(count for _, reason, count in over if reason == DiscardReason.STALE),
     )  # fmt: skip
 
 
-def _last_detail(db: sqlite3.Connection, reasons: Sequence[str]) -> str | None:
-    """What was said of the last training rollout that was discarded for one of these reasons."""
+def _last_detail(db: sqlite3.Connection, where: str, reasons: Sequence[str]) -> str | None:
+    """The detail of the last rollout, of those `where`, that was discarded for one of these reasons."""
     places = ", ".join("?" * len(reasons))
     found = db.execute(
-        f"SELECT detail FROM rollouts WHERE split = 'train' AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
+        f"SELECT detail FROM rollouts WHERE {where} AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
         reasons,
     ).fetchone()
     return None if found is None else found[0]

@@ -23,11 +23,12 @@ class FailureBudget:
         self.num_planned = 0
         self.num_lost = 0
         self.num_client_errors = 0
+        self.num_unrewarded = 0
 
     @property
     def causes(self) -> str:
         """How many of the lost episodes each cause took, and what to correct."""
-        num_failed = self.num_lost - self.num_client_errors
+        num_failed = self.num_lost - self.num_client_errors - self.num_unrewarded
         causes = []
         if num_failed:
             causes.append(
@@ -39,13 +40,19 @@ class FailureBudget:
                 f"{self.num_client_errors} since the gateway refused their client's last request: the agent's client sends "
                 "what is not supported here"
             )
+        if self.num_unrewarded:
+            causes.append(
+                f"{self.num_unrewarded} since the agent gave no reward and the recipe names none: have it report one, or set "
+                "reward.reward"
+            )
         return "; ".join(causes)
 
-    def count(self, num_planned: int, num_lost: int, num_client_errors: int = 0) -> None:
+    def count(self, num_planned: int, num_lost: int, num_client_errors: int = 0, num_unrewarded: int = 0) -> None:
         """Of one group. Raises ServiceError when the budget is used up."""
         self.num_planned += num_planned
         self.num_lost += num_lost
         self.num_client_errors += num_client_errors
+        self.num_unrewarded += num_unrewarded
         if self.num_planned >= FEWEST and self.num_lost > self._max_lost_share * self.num_planned:
             raise ServiceError(
                 f"{self.num_lost} of {self.num_planned} training episodes were lost, more than rollout.max_lost_share = "
@@ -65,11 +72,12 @@ class FailureBudget:
             evidence={
                 "lost": self.num_lost,
                 "client_errors": self.num_client_errors,
+                "unrewarded": self.num_unrewarded,
                 "planned": self.num_planned,
                 "told_from": TOLD_SHARE,
             },
-            change="Correct what the ledger's reasons name (`detail` of what was discarded as infra_error, env_timeout or "
-            "client_error).",
+            change="Correct what the ledger's reasons name (`detail` of what was discarded as infra_error, env_timeout, "
+            "client_error or reward_error).",
             confirm="rollout/lost stays at 0.",
             step=step,
         )

@@ -84,8 +84,9 @@ class Collector:
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff, each attempt a rollout of its
     own in the ledger; when retries run out the member is lost, and its group goes on with the rest if at least two
-    remain. One whose client was refused is lost at once: to play it again would end alike. Any other exception of user
-    code ends the run: a bug must not become data.
+    remain. One whose client was refused, or whose agent gave no reward where the recipe names none, is lost at once: to play
+    it again would end alike, or give the policy a second try. Any other exception of user code ends the run: a bug must not
+    become data.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class Collector:
                 plan.task.id, lost, plan.group_size, num_client_errors,
             )  # fmt: skip
         return TrajectoryGroup(task=plan.task, trajectories=kept, num_lost=lost, num_client_errors=num_client_errors,
-            refused=refusals.by_reason, not_read=refusals.not_read,
+            num_unrewarded=played.count(Outcome.REWARD_ERROR), refused=refusals.by_reason, not_read=refusals.not_read,
         )  # fmt: skip
 
     def _announce(self, session_ids: Sequence[str], *, will_ask: bool) -> None:
@@ -371,13 +372,25 @@ class Collector:
         return opened(self._engine, self._chat, plan.sampling, seed, learns=True, others=others)
 
     async def _judge(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | Outcome:
-        """Reward and score; lost when a judge's own infrastructure failed, or no answer came in time.
+        """Reward and score; lost when there is no reward, a judge's own infrastructure failed, or no answer came in time.
 
         Raises RewardError as it is: a reward that cannot be trusted ends the run.
         """
+        if own_reward is None and self._reward is None:
+            # No number stands for it, and it ends no run: the policy may have led its agent to fail, or to stop without one.
+            missing = (
+                f"the agent gave no reward ({trajectory.error or trajectory.outcome}), and the recipe names none. Have the agent "
+                "report one, or set reward.reward, which then scores such episodes."
+            )
+            self._discard(trajectory.id, DiscardReason.REWARD_ERROR, missing)
+            logger.warning("rollout %s has no reward: %s", trajectory.id, missing)
+            return Outcome.REWARD_ERROR
         began = self._clock()
         try:
-            reward = own_reward if own_reward is not None else await self._in_time(self._rewarded(trajectory))
+            reward = own_reward
+            if reward is None:
+                assert self._reward is not None
+                reward = await self._in_time(evaluate_reward(self._reward, trajectory))
             found = None if self._scorer is None else await self._in_time(evaluate_score(self._scorer, trajectory))
         except TimeoutError:
             waited = (
@@ -422,14 +435,6 @@ class Collector:
         async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
             with programs_end(time.monotonic() + self._timeout_seconds):
                 return await judging
-
-    async def _rewarded(self, trajectory: Trajectory) -> Reward:
-        if self._reward is None:
-            raise RewardError(
-                f"rollout {trajectory.id} has no reward: the agent gave none ({trajectory.error or trajectory.outcome}), and the "
-                "recipe names none. Have the agent report one, or set reward.reward, which then judges such episodes."
-            )
-        return await evaluate_reward(self._reward, trajectory)
 
     def _discard(self, rollout_id: str, reason: DiscardReason, detail: str) -> None:
         if rollout_id.startswith("train/"):

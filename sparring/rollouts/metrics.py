@@ -141,7 +141,8 @@ def _outcome_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     outcomes = Counter(trajectory.outcome for group in groups for trajectory in group.trajectories)
     num_lost = sum(group.num_lost for group in groups)
     outcomes[Outcome.CLIENT_ERROR] = sum(group.num_client_errors for group in groups)
-    outcomes[Outcome.INFRASTRUCTURE_ERROR] = num_lost - outcomes[Outcome.CLIENT_ERROR]
+    outcomes[Outcome.REWARD_ERROR] = sum(group.num_unrewarded for group in groups)
+    outcomes[Outcome.INFRASTRUCTURE_ERROR] = num_lost - outcomes[Outcome.CLIENT_ERROR] - outcomes[Outcome.REWARD_ERROR]
     return {
         **{f"rollout/outcome/{outcome}": outcomes[outcome] / outcomes.total() for outcome in Outcome},
         "rollout/lost": float(num_lost),

@@ -122,7 +122,9 @@ class Scheduler:
             position = await self._next_finished()
             group = self._in_play.pop(position).result()
             del self._planned[position]
-            self.budget.count(len(group.trajectories) + group.num_lost, group.num_lost, group.num_client_errors)
+            self.budget.count(
+                len(group.trajectories) + group.num_lost, group.num_lost, group.num_client_errors, group.num_unrewarded
+            )
             if not group.trajectories:
                 lost_in_a_row += 1
                 self.lost.append(group)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -246,9 +247,14 @@ def test_a_reported_reward_counts_though_the_agent_hangs() -> None:
         ({"status": "error", "error": "half a \ud83d"}, r"half a \?"),
     ],
 )
-def test_an_agent_that_says_it_failed_is_no_reward_of_0(answer: Any, said: str) -> None:
+def test_an_agent_that_says_it_failed_gives_no_reward_and_after_a_turn_that_is_the_policys_doing(
+    answer: Any, said: str
+) -> None:
+    failed = play(answering(answer))
+    assert (failed.outcome, failed.reward) == (Outcome.POLICY_ERROR, None)
+    assert re.search(said, str(failed.error))
     with pytest.raises(InfrastructureError, match=said):
-        play(answering(answer))
+        play(answering(answer, turns=0))
 
 
 def test_a_failure_may_be_reported_too() -> None:
@@ -257,8 +263,66 @@ def test_a_failure_may_be_reported_too() -> None:
         await report(payload, "complete", status="failed", error="the shop was down")
         return JSONResponse({"reward": 0.0})
 
-    with pytest.raises(InfrastructureError, match="the shop was down"):
-        play(behaviour)
+    failed = play(behaviour)
+    assert (failed.outcome, failed.reward) == (Outcome.POLICY_ERROR, None)
+    assert failed.error == "The agent gave the episode up: the shop was down."
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_an_agent_whose_code_fails_after_a_turn_failed_over_what_the_policy_said(status: int) -> None:
+    pushed: list[str] = []
+    failed = play(failing_at_first(1, status, pushed, turns=1))
+    assert (failed.outcome, failed.reward, len(pushed)) == (Outcome.POLICY_ERROR, None, 1)
+    assert f"answered {status}: busy" in str(failed.error)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_an_outage_after_a_turn_is_infrastructure(status: int) -> None:
+    pushed: list[str] = []
+    with pytest.raises(InfrastructureError, match=f"answered {status}: busy"):
+        play(failing_at_first(1, status, pushed, turns=1))
+    with pytest.raises(InfrastructureError, match="it reported an outage: no disk"):
+        play(answering({"status_code": status, "error": "no disk"}))
+    assert len(pushed) == 1
+
+
+def test_an_outage_of_the_engine_that_makes_the_agent_fail_is_infrastructure() -> None:
+    async def behaviour(payload: Payload) -> Response:
+        await ask(payload)
+        with pytest.raises(httpx.HTTPStatusError):
+            await ask(payload)
+        return PlainTextResponse("it raised", status_code=500)
+
+    with pytest.raises(InfrastructureError, match="answered 500"):
+        play(behaviour, episode=session("one", InfrastructureError("no engine")))
+
+
+@pytest.mark.parametrize("reward", [0.0, None])
+def test_a_policy_cannot_void_an_episode_by_what_makes_its_agent_fail(reward: float | None) -> None:
+    """The recipe's reward scores such episodes. Without one they are lost and not tried again, and nothing ends the run."""
+
+    async def run() -> None:
+        async def behaviour(payload: Payload) -> Response:
+            raise ValueError(await ask(payload))
+
+        with Ledger() as ledger:
+            async with Gateway() as gateway, served(behaviour) as url, HttpAgent(url, gateway=gateway) as agent:
+                engine = ScriptedEngine(lambda _request: "crash", encode=ByteTokenizer().encode)
+                collector = Collector(
+                    engine=engine, chat=TemplateChat(ByteTokenizer()), agent=agent.play, scorer=None, ledger=ledger, seed=0,
+                    reward=None if reward is None else lambda _: reward, max_concurrency=1, timeout_seconds=10, max_retries=3,
+                )  # fmt: skip
+                plan = GroupPlan(task=TASK, position=0, group_size=2, sampling=Sampling(max_tokens=20))
+                group = await collector.play_group(plan)
+            counts = {name: count for name, count in ledger.counts().items() if name.startswith("discarded/")}
+        if reward is None:
+            assert (group.num_lost, group.num_unrewarded) == (2, 2)
+            assert counts == {"discarded/reward_error": 2}
+        else:
+            assert group.rewards == [0.0, 0.0]
+            assert {one.outcome for one in group.trajectories} == {Outcome.POLICY_ERROR}
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -371,11 +435,10 @@ def test_retries_are_bounded() -> None:
     assert len(pushed) == 3
 
 
-@pytest.mark.parametrize(("status", "turns"), [(500, 1), (404, 0)])
-def test_an_episode_that_was_begun_or_refused_is_not_pushed_again(status: int, turns: int) -> None:
+def test_an_episode_that_was_refused_is_not_pushed_again() -> None:
     pushed: list[str] = []
-    with pytest.raises(InfrastructureError, match=f"answered {status}"):
-        play(failing_at_first(1, status, pushed, turns=turns))
+    with pytest.raises(InfrastructureError, match="answered 404"):
+        play(failing_at_first(1, 404, pushed))
     assert len(pushed) == 1
 
 
@@ -476,7 +539,7 @@ def test_the_collector_plays_it_like_any_agent_and_retries_its_failures() -> Non
             pushed.append(payload)
             await ask(payload)
             if len(pushed) == 1:
-                return JSONResponse({"status": "error", "error": "the shop was down"})
+                return PlainTextResponse("the shop was down", status_code=503)
             return JSONResponse({"reward": len(pushed) / 4})
 
         async def no_pause(_seconds: float) -> None:

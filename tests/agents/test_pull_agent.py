@@ -177,20 +177,36 @@ def test_an_agent_that_gives_up_says_why() -> None:
         World().play(work)
 
 
-@pytest.mark.parametrize("reports", [["complete"], ["refused"]])
-def test_an_episode_that_is_given_back_without_a_reward_is_told_at_once(reports: list[str]) -> None:
+def test_an_episode_that_is_completed_without_a_reward_has_none_of_the_agents() -> None:
     async def work(world: World) -> None:
         lease = await world.lease()
         await world.turn()
-        if reports == ["complete"]:
-            world.report(lease).complete("ready")
-        else:
-            with pytest.raises(RewardError):
-                world.report(lease).update_reward([1.0, 2.0])
+        world.report(lease).complete("ready")
         world.queue.release(lease["lease_id"])
 
-    with pytest.raises(RewardError, match="gave it back, after 1 turns, and did not report it as rewarded"):
+    assert World().play(work) == AgentResult(outcome=Outcome.FINISHED)
+
+
+def test_a_reward_that_was_refused_is_reported_at_once() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        with pytest.raises(RewardError):
+            world.report(lease).update_reward([1.0, 2.0])
+        world.queue.release(lease["lease_id"])
+
+    with pytest.raises(RewardError, match=r"after 1 turns, and the reward that it reported was refused: .* 2 numbers"):
         World().play(work)
+
+
+def test_an_agent_that_gives_up_after_a_turn_failed_over_what_the_policy_said() -> None:
+    async def work(world: World) -> None:
+        lease = await world.lease()
+        await world.turn()
+        world.report(lease).complete("failed", error="no such tool")
+
+    failed = World().play(work)
+    assert (failed.outcome, failed.error) == (Outcome.POLICY_ERROR, "The agent gave the episode up: no such tool.")
 
 
 def test_a_worker_that_falls_silent_between_its_reports_is_an_outage_and_does_not_end_the_run() -> None:

@@ -113,14 +113,39 @@ def failing(invocation: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("play", [raising, failing])
-def test_a_function_that_fails_gives_its_episode_up(play: Any) -> None:
-    with pytest.raises(InfrastructureError, match=r"gave the episode up: .*the shop was down"):
+def test_a_function_that_fails_after_a_turn_ends_its_episode_as_an_error_of_the_policy(play: Any) -> None:
+    failed = played(play)
+    assert (failed.outcome, failed.reward) == (Outcome.POLICY_ERROR, None)
+    assert re.search(r"gave the episode up: .*the shop was down", str(failed.error))
+
+
+def in_trouble(invocation: Any) -> float:
+    ask(invocation)
+    raise InfrastructureError("the shop was down")
+
+
+def reporting_trouble(invocation: Any) -> dict[str, Any]:
+    ask(invocation)
+    return {"status_code": 503, "error": "the shop was down"}
+
+
+@pytest.mark.parametrize("play", [in_trouble, reporting_trouble])
+def test_a_function_reports_an_outage_after_a_turn_as_one(play: Any) -> None:
+    with pytest.raises(InfrastructureError, match=r"gave it back: .*the shop was down.*, after 1 turns"):
         played(play)
 
 
-def test_a_function_that_says_nothing_ends_the_run_at_once() -> None:
-    with pytest.raises(RewardError, match="did not report it as rewarded"):
-        played(lambda invocation: ask(invocation) and None)
+def test_a_function_that_fails_before_a_turn_is_an_outage() -> None:
+    def play(_invocation: Any) -> float:
+        raise ValueError("no key")
+
+    with pytest.raises(InfrastructureError, match="no key"):
+        played(play)
+
+
+def test_a_function_that_returns_nothing_leaves_the_reward_to_the_recipe() -> None:
+    finished = played(lambda invocation: ask(invocation) and None)
+    assert (finished.outcome, finished.reward) == (Outcome.FINISHED, None)
 
 
 def test_a_reward_that_does_not_fit_the_turns_ends_the_worker_and_the_run() -> None:

@@ -24,7 +24,6 @@ from sparring import background
 from sparring.agents.http import HttpAgent, invocation
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
-from sparring.errors import InfrastructureError
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger
 from sparring.sessions import Session
@@ -119,8 +118,9 @@ def test_a_strands_agent_with_wrapped_model_and_decorated_entrypoint_plays_and_i
             assert played.reward.total == 0.5
 
             async with session() as broken:
-                with pytest.raises(InfrastructureError, match="gave the episode up"):
-                    await agent.play(task(breaks=True), broken)
+                failed = await agent.play(task(breaks=True), broken)
+                assert failed.outcome is Outcome.POLICY_ERROR
+                assert "gave the episode up" in str(failed.error)
             await agent.aclose()
 
     asyncio.run(run())

@@ -66,6 +66,12 @@ def test_requests_that_the_gateway_refused_are_counted_and_warned_of() -> None:
     assert evaluation.metrics["eval/client_errors"] == 1.0
     (warning,) = [one for one in notes([evaluation], []) if one.startswith("warning")]
     assert "unknown_parameter.depth (2)" in warning
+    unrewarded = summarize([replace(group, num_lost=4, num_unrewarded=2)], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
+    (note,) = [one for one in notes([unrewarded], []) if "were lost" in one]
+    assert (
+        "1 to infrastructure, 1 since the gateway refused what their client sent, 2 since the agent gave no reward"
+        in note
+    )
     lost = replace(group, trajectories=(), num_lost=3, num_client_errors=3)
     with pytest.raises(ServiceError, match=r"refused what their client sent: unknown_parameter\.depth"):
         summarize([lost], ROW, judge=JUDGE, seconds=1.0, prefix="eval")

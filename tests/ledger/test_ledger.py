@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparring.errors import DataError, ServiceError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
+from sparring.ledger.attempts import count_attempts
 from sparring.ledger.states import FINAL_STATES, TRANSITIONS
 from sparring.ledger.verification import read_account
 from sparring.types import Sampling, StopReason, Turn
@@ -405,3 +406,16 @@ def test_a_ledger_is_read_without_a_trace_while_it_is_written_and_after_a_crash(
         was = {one.name: one.read_bytes() for one in crashed.iterdir()}
         assert read_account(crashed / "ledger.sqlite").last_step == 5
         assert {one.name: one.read_bytes() for one in crashed.iterdir()} == was
+
+
+def test_clients_refused_in_a_validation_are_counted_since_that_may_end_a_run(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        for place, split in enumerate(("validation", "train", "held_out")):
+            ledger.plan_nowait(f"r{place}", task_id="t", attempt=0, split=split)
+            for state in (RolloutState.LEASED, RolloutState.RUNNING):
+                ledger.advance_nowait(f"r{place}", state)
+            reason = DiscardReason.INFRA_ERROR if split == "train" else DiscardReason.CLIENT_ERROR
+            ledger.advance_nowait(f"r{place}", RolloutState.DISCARDED, reason=reason, detail=f"{split}: why")
+    attempts = count_attempts(tmp_path / "ledger.sqlite")
+    assert (attempts.refused, attempts.refusal) == (1, "validation: why")
+    assert (attempts.failed, attempts.detail, attempts.played) == ({"infra_error": 1}, "train: why", 0)
