@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -26,7 +26,7 @@ from sparring.gateway.doors import Doors
 from sparring.gateway.episode import body_digest
 from sparring.gateway.openapi import openapi
 from sparring.gateway.queue import Poll, Release, WorkQueue
-from sparring.gateway.refusals import is_refusal, reason_of
+from sparring.gateway.refusals import UNKNOWN_ROUTE, is_refusal, reason_of
 from sparring.gateway.request import ApiError, Asked, Begin, Call, Dialect, End, Head, Part, Reasoning, Text, error_of
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.streaming import VisibleText
@@ -70,24 +70,29 @@ def create_app(
             logged.add(reason)
             _logger.warning(message, *values)
 
+    def note(path: str, api_key: str, error: ApiError) -> None:
+        """Count and log a request that is refused."""
+        if is_refusal(error):
+            path, reason = path.replace(api_key or "\0", "KEY"), reason_of(error)
+            log_once(reason, "%s refused a request with %d (%s): %s", path, error.status, reason, error)
+            doors.note_refusal(api_key, error)
+
     @contextmanager
     def noted(request: Request, api_key: str) -> Iterator[None]:
-        """Counts and logs a request that is refused, and lets the refusal pass."""
+        """Notes a request that is refused, and lets the refusal pass."""
         try:
             yield
         except ApiError as error:
-            if is_refusal(error):
-                path = request.scope["path"].replace(api_key or "\0", "KEY")
-                log_once(
-                    reason_of(error),
-                    "%s refused a request with %d (%s): %s",
-                    path,
-                    error.status,
-                    reason_of(error),
-                    error,
-                )
-                doors.note_refusal(api_key, error)
+            note(request.scope["path"], api_key, error)
             raise
+
+    def note_unknown(request: Request, error: ApiError) -> None:
+        """Note a request for a route that there is not, if it shows a key."""
+        path = request.scope["path"]
+        api_key = _shown_key(path.split("/")[2] if path.startswith("/s/") else "", _headers(request))
+        with suppress(ApiError):
+            doors.check(api_key)
+            note(path, api_key, error)
 
     def played(dialect: Dialect, told: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
         async def play(request: Request, send: Send) -> Response | None:
@@ -197,7 +202,7 @@ def create_app(
         for path, answer in work.items()
         if queue is not None
     ]
-    return _Routed([*routes, *polled, Mount("/s/{key}", routes=routes)])
+    return _Routed([*routes, *polled, Mount("/s/{key}", routes=routes)], note_unknown)
 
 
 async def _parts(
@@ -300,8 +305,9 @@ class _Routed:
     """Starlette's router, which tells unknown paths and methods as error objects too. Starlette's application would put
     three layers around every request for that, a tenth of the time of one."""
 
-    def __init__(self, routes: Sequence[BaseRoute]) -> None:
-        self._router = Router(routes)
+    def __init__(self, routes: Sequence[BaseRoute], note: Callable[[Request, ApiError], None]) -> None:
+        """`note` is called with each unknown path or method."""
+        self._router, self._note = Router(routes), note
 
     @property
     def routes(self) -> Sequence[BaseRoute]:
@@ -312,7 +318,10 @@ class _Routed:
         try:
             await self._router(scope, receive, send)
         except HTTPException as failure:
-            await _unknown_route(Request(scope), failure)(scope, receive, send)
+            request = Request(scope)
+            error = _unknown_route(request, failure)
+            self._note(request, error)
+            await _unknown_answer(request, failure, error)(scope, receive, send)
 
 
 def _api_error(failure: Exception) -> ApiError:
@@ -324,10 +333,22 @@ def _api_error(failure: Exception) -> ApiError:
     return ApiError(500, f"The server failed: {type(failure).__name__}. See its log.", code="internal_error")
 
 
-def _unknown_route(request: Request, failure: HTTPException) -> Response:
+def _unknown_route(request: Request, failure: HTTPException) -> ApiError:
     message = f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health; /openapi.json has them all."
-    error, path = ApiError(failure.status_code, message), request.url.path
-    path = path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
+    # Ids in a path would make each request a reason of its own.
+    parts = _route(request).strip("/").split("/")
+    route = ["ID" if len(part) >= 12 and re.search(r"\d", part) else part for part in parts]
+    return ApiError(failure.status_code, message, code=UNKNOWN_ROUTE, given="/".join(route), is_type=True)
+
+
+def _route(request: Request) -> str:
+    """The path without the key that it may begin with."""
+    path = request.url.path
+    return path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
+
+
+def _unknown_answer(request: Request, failure: HTTPException, error: ApiError) -> Response:
+    path = _route(request)
     dialect = {**DIALECTS, **SAMPLES, **REPORTS}.get(path, ChatCompletions())
     told = AwsError(error) if path in SAMPLES else REPORTS[path].told(error) if path in REPORTS else error
     headers = {**told.headers, **(failure.headers or {})}
@@ -339,15 +360,14 @@ def _opening_key(request: Request, headers: Mapping[str, str], doors: Doors) -> 
 
     Many clients must send some bearer, so that counts last but one. Raises ApiError 401.
     """
-    shown = [
-        request.path_params.get("key", ""),
-        trajectory_id(headers),
-        _bearer(headers),
-        headers.get("x-api-key", ""),
-    ]
-    api_key = next(filter(None, shown), "")
+    api_key = _shown_key(request.path_params.get("key", ""), headers)
     doors.check(api_key)
     return api_key
+
+
+def _shown_key(in_path: str, headers: Mapping[str, str]) -> str:
+    shown = [in_path, trajectory_id(headers), _bearer(headers), headers.get("x-api-key", "")]
+    return next(filter(None, shown), "")
 
 
 def _headers(request: Request) -> dict[str, str]:
@@ -387,7 +407,7 @@ async def _body(request: Request, max_bytes: int) -> bytes:
     if media_type not in _MEDIA_TYPES:
         raise ApiError(
             415, f"content-type: {media_type[:80]!r} is not read here; send application/json.",
-            code="unsupported_media_type", param="content-type",
+            code="unsupported_media_type", param="content-type", given=media_type,
         )  # fmt: skip
     body = bytearray()
     async for part in request.stream():

@@ -98,7 +98,7 @@ class EpisodeDoors:
         if request.seed is not None:
             raise ApiError(
                 400, "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
-                code="unsupported_parameter", param="seed", given=request.seed,
+                code="unsupported_parameter", param="seed", given={"seed": request.seed},
             )  # fmt: skip
         return nullcontext(episode)
 

@@ -25,6 +25,8 @@ _CLIENTS_OWN: Final = frozenset(
 )  # fmt: skip
 """Codes of what a client chooses: a field, an option, a reference. Sizes, numbers, texts and bodies that cannot be read
 follow from what the policy says."""
+UNKNOWN_ROUTE: Final = "unknown_route"
+"""Code of a path or a method that there is not."""
 _NOT_COUNTED: Final = frozenset({401, 409, 429})
 """Of no episode; after its end; to be sent again."""
 _CONVERSATION: Final = frozenset({"messages", "input"})
@@ -37,8 +39,6 @@ _SCHEMA_WORDS: Final = frozenset(
     }
 )  # fmt: skip
 """Of JSON schemas, which tell nothing of who wrote one."""
-_TELLING_LENGTH: Final = 16
-"""Characters from which a text stands in an answer by no coincidence, even without quotes."""
 
 
 def is_refusal(error: Exception) -> bool:
@@ -54,7 +54,13 @@ def reason_of(error: ApiError) -> str:
 
 
 def note(session: AnySession, error: ApiError, turns: Sequence[Turn]) -> None:
-    """Put a refusal down to the client or to the policy; `turns` are those of the episode that learn."""
+    """Put a refusal down to the client or to the policy; `turns` are those of the episode that learn.
+
+    An unknown route asks for no turn: many clients try one and go on without it, whatever becomes of the episode. So it loses
+    only episodes whose policy was never asked."""
+    if error.code == UNKNOWN_ROUTE and turns:
+        session.refusals.refuse(reason_of(error), None)
+        return
     refused_by = f"The gateway refused the last request with {error.status}: {error}"
     is_clients = not turns or (_is_clients_own(error) and not _is_said(error.given, turns))
     session.refusals.refuse(reason_of(error), (ClientError if is_clients else OutputRefused)(refused_by))
@@ -69,16 +75,23 @@ def _is_clients_own(error: ApiError) -> bool:
 
 
 def _is_said(given: Json, turns: Sequence[Turn]) -> bool:
-    """Whether the policy said half or more of the names and texts of what was refused, in quotes or at length: its client
-    may have them from there."""
-    texts = set(_texts(given)) - _SCHEMA_WORDS
-    said = "\n".join(said for turn in turns for said in _said(turn.message))
-    found = [
-        text
-        for text in texts
-        if (len(text) >= _TELLING_LENGTH and text in said) or f'"{text}"' in said or f"'{text}'" in said
-    ]
+    """Whether the policy said half or more of the names and texts of what was refused, as whole words and in any notation: its
+    client may have them from there."""
+    texts = {_plain(text).strip() for text in set(_texts(given)) - _SCHEMA_WORDS} - {""}
+    whole = "\n".join(said for turn in turns for said in _said(turn.message))
+    said = f"{_plain(whole)}\n{_plain(re.sub(_CONTROL, ' ', whole))}"
+    found = [text for text in texts if text in said and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", said)]
     return bool(texts) and 2 * len(found) >= len(texts)
+
+
+_CONTROL: Final = re.compile(r"\\+[nrtbf]")
+"""A control character in a notation; or a backslash before a word."""
+
+
+def _plain(text: str) -> str:
+    """A text without what notations add to it: escapes, also of escapes as in JSON within JSON, and upper case."""
+    text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda escape: chr(int(escape[1], 16)), text)
+    return re.sub(r"\\+", " ", text).casefold()
 
 
 def _said(message: Message) -> Iterator[str]:

@@ -23,10 +23,11 @@ class Refusals:
         self.failure: ClientError | OutputRefused | None = None
         """How the last request was refused; None when it was accepted."""
 
-    def refuse(self, reason: str, failure: ClientError | OutputRefused) -> None:
-        """A request was refused. What a client makes of a refusal of the policy's output is still the policy's doing."""
+    def refuse(self, reason: str, failure: ClientError | OutputRefused | None) -> None:
+        """A request was refused; None: one that asked for no turn. What a client makes of a refusal of the policy's output is
+        still the policy's doing."""
         count(self.by_reason, reason)
-        if not isinstance(self.failure, OutputRefused):
+        if failure is not None and not isinstance(self.failure, OutputRefused):
             self.failure = failure
 
     def accept(self) -> None:

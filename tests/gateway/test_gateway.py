@@ -248,8 +248,8 @@ def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
         (raw(app, "POST", path, content=b'{"logit_bias":"\\ud800"}', headers=headers), 400, "invalid_json"),
         (raw(app, "POST", path, content=b" " * 101, headers=headers), 413, "body_too_large"),
         (raw(app, "POST", path, content=b"{}"), 401, "invalid_api_key"),
-        (raw(app, "GET", "/v1/embeddings", headers=headers), 404, None),
-        (raw(app, "GET", path, headers=headers), 405, None),
+        (raw(app, "GET", "/v1/embeddings", headers=headers), 404, "unknown_route"),
+        (raw(app, "GET", path, headers=headers), 405, "unknown_route"),
     ]:
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 

@@ -153,6 +153,13 @@ def test_what_is_refused_before_the_policy_has_said_anything_is_the_clients(name
         ("I set 'logit_bias' for you", {"logit_bias": {"5": 1}}),
         ('{"model": "m", "tools": [{"type": "web_search"}]}', {"tools": [{"type": "web_search"}]}),
         ('Take {"role": "critic"}.', {"messages": [USER, {"role": "critic", "content": "x"}]}),
+        ('{"seed": 5}', {"seed": 5}),
+        ("depth: 3", {"depth": 3}),
+        ("<DEPTH>3</DEPTH>", {"depth": 3}),
+        (r"\top_k=5", {"top_k": 5}),
+        (r'{"d\u0065pth": 3}', {"depth": 3}),
+        (r'{"options": "{\"depth\": 3}"}', {"depth": 3}),
+        (r'{"options": "one\ndepth: 3"}', {"depth": 3}),
     ],
 )
 def test_a_client_that_sends_what_the_policy_told_it_to_send_does_not_void_the_episode(said: str, fields: Any) -> None:
@@ -190,9 +197,35 @@ def test_a_client_that_asks_again_until_its_time_is_over_is_lost_or_scored_alike
     assert sum(group.refused.values()) > 1
 
 
-def test_a_route_that_is_not_there_is_no_request_of_the_episode() -> None:
-    group, _ = play((CHAT_PATH, ASKED), ("/v1/messages/count_tokens", {"model": "m"}))
-    assert (len(group.trajectories), group.refused) == (1, {})
+COUNT_TOKENS = ("/v1/messages/count_tokens", {"model": "m"})
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_route_that_is_not_there_is_counted_and_loses_no_episode_in_which_the_policy_played(
+    breaks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, _ = play((CHAT_PATH, ASKED), COUNT_TOKENS, COUNT_TOKENS, breaks=breaks)
+    assert (len(group.trajectories), group.refused) == (1, {"unknown_route.v1_messages_count_tokens": 2})
+    (logged,) = [record.getMessage() for record in caplog.records if "refused a request" in record.getMessage()]
+    assert logged.startswith("/v1/messages/count_tokens refused a request with 404")
+
+
+def test_a_route_that_is_not_there_does_not_hide_how_the_last_request_was_refused() -> None:
+    group, discarded = play((CHAT_PATH, ASKED), (CHAT_PATH, after(depth=3)), COUNT_TOKENS)
+    assert (group.num_client_errors, discarded) == (1, {"discarded/client_error": 1})
+
+
+def test_a_client_that_asks_only_where_no_route_is_was_refused() -> None:
+    group, discarded = play(("/v1/v1/chat/completions", ASKED))
+    assert (group.num_client_errors, discarded) == (1, {"discarded/client_error": 1})
+    group, _ = play(COUNT_TOKENS, (CHAT_PATH, ASKED))
+    assert (len(group.trajectories), group.num_lost) == (1, 0)
+
+
+def test_ids_in_a_path_make_no_reason_of_their_own() -> None:
+    paths = [f"/v1/responses/resp_{number:032}" for number in range(3)]
+    group, _ = play((CHAT_PATH, ASKED), *((path, {}) for path in paths))
+    assert group.refused == {"unknown_route.v1_responses_ID": 3}
 
 
 def test_a_refusal_is_logged_once_with_its_place_and_no_key(caplog: pytest.LogCaptureFixture) -> None:

@@ -122,7 +122,7 @@ class _ReferenceItem(Lenient):
         raise ApiError(
             404, f"input.{index}.id: the item {self.id[:80]!r} is not kept here: it is of another episode or server, its answer "
             "was not to be stored, or it has been forgotten since. Send the item itself instead.",
-            code="item_not_found", param=f"input.{index}.id",
+            code="item_not_found", param=f"input.{index}.id", given=self.id,
         )  # fmt: skip
 
 
