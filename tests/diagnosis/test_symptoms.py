@@ -137,7 +137,12 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     "difficulty.calibration": (run(lambda step, task: rises(0.1, 0.8)(step, task) if task % 5 < 2 else 0.0), set(),
     Severity.NOTE),
     "clients.refused": (
-        run(metrics=lambda step: {"rollout/refused/unknown_parameter.thread": 12.0, "rollout/outcome/client_error": 0.25}),
+        run(
+            metrics=lambda step: {
+                "rollout/refused/unknown_parameter.thread": 12.0, "val/refused/unknown_parameter.thread": 1.0,
+                "rollout/outcome/client_error": 0.25,
+            }
+        ),
         set(), Severity.ERROR,
     ),
     "environment.failures": (

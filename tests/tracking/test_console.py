@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 
 from sparring.tracking import Console
+from sparring.tracking.refused import refused_reasons
 from tests.tracking.builders import GROUP
 
 STEP = {
@@ -159,3 +160,8 @@ def test_requests_that_the_gateway_refuses_are_shown_with_the_step_and_each_reas
     assert text.count("3 requests refused") == 3
     assert text.count("refuses requests of the agent's client: unknown_parameter.depth") == 1
     assert text.count("refuses requests of the agent's client: invalid_json") == 1
+
+
+def test_refused_requests_of_a_step_and_its_validation_are_added_up() -> None:
+    metrics = {"rollout/refused/a": 12.0, "val/refused/a": 1.0, "val/refused/b": 14.0, "val/refused_requests": 15.0}
+    assert refused_reasons(metrics) == {"b": 14, "a": 13}
