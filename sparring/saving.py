@@ -145,15 +145,15 @@ def save_announced(
     ledger: Ledger, directory: Path, step: int, name: int | str, copy: LearnerState, state: Mapping[str, Json]
 ) -> None:
     """Write the checkpoint of a step that the ledger knows before it has its name. Raises as `checkpoints.save`."""
-    # Waiting for the announcement also means that a checkpoint never holds what the ledger might still lose.
-    saved = checkpoints.save(
-        directory,
-        name,
-        copy,
-        state,
-        announce=lambda named, digest: ledger.announce_nowait(step, named, digest).result(),
-    )
-    ledger.publish_nowait(step, saved.name, checkpoints.digest(saved)).result()
+    digests: list[str] = []
+
+    def announce(named: str, digest: str) -> None:
+        # Waiting for it also means that a checkpoint never holds what the ledger might still lose.
+        ledger.announce_nowait(step, named, digest).result()
+        digests.append(digest)
+
+    saved = checkpoints.save(directory, name, copy, state, announce=announce)
+    ledger.publish_nowait(step, saved.name, digests[0]).result()
 
 
 def training_state(step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()) -> dict[str, Json]:

@@ -61,7 +61,7 @@ def forget_what_is_in_play(patch: pytest.MonkeyPatch) -> None:
 
 def rewind_nothing(patch: pytest.MonkeyPatch) -> None:
     def rewind(db, step, checkpoint, changes, detail, now):  # type: ignore[no-untyped-def]
-        rows._insert_lineage(db, "resumed", step, checkpoint, now)
+        rows._insert_lineage(db, "resumed", step, checkpoint, None, now)
 
     patch.setattr(rows, "rewind", rewind)
 
