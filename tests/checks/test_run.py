@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def test_code_that_hangs_or_dies_is_named_and_the_other_rules_still_run(name: st
     assert {one.name for one in report.checked} == {
         one.name for one in selected(Options(families=("environment", "budgets")))
     }
+
+
+def test_a_file_that_a_run_will_not_have_is_named_and_the_clean_recipe_reads_none() -> None:
+    defect, only = (
+        tomllib.loads((HERE / "defects" / "reads_hidden_file" / "defect.toml").read_text("utf-8")),
+        ("files",),
+    )
+    (found,) = check_recipe(HERE / "defects" / "reads_hidden_file", Options(families=only)).findings
+    assert (found.rule, found.severity) == (defect["rule"], defect["severity"])
+    assert defect["says"] in found.symptom
+    assert check_recipe(CLEAN, Options(families=only)).findings == ()
 
 
 def test_a_clean_recipe_gives_exit_code_0_and_its_numbers_as_json() -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from sparring.errors import DataError
+from sparring.errors import DataError, DiskError
 from sparring.training import checkpoints
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import demonstration_batch
@@ -174,7 +174,7 @@ class StateThatIsKilled(StateOnAFullDisk):
 
 def test_a_failed_save_is_reported_and_leaves_earlier_checkpoints(learner, tmp_path):
     before = checkpoints.save(tmp_path, 1, learner.export_state(), {})
-    with pytest.raises(DataError, match="No space left on device"):
+    with pytest.raises(DiskError, match="No space left on device"):
         checkpoints.save(tmp_path, 2, StateOnAFullDisk(learner.export_state()), {})
     assert names(tmp_path) == ["000001"]
     assert checkpoints.newest(tmp_path) == before
