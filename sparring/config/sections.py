@@ -316,7 +316,7 @@ class RolloutSection(Section):
         default=0.2,
         gt=0,
         le=1,
-        description="Of the training episodes, lost for good to infrastructure or as `client_error`, that stops a run.",
+        description="Of the training episodes, lost for good (infrastructure, `client_error`, `reward_error`), that stops a run.",
     )
     max_steps_off_policy: int = Field(default=3, ge=0, le=10, description="0 is synchronous.")
     staleness_window: int = Field(

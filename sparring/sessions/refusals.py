@@ -8,7 +8,7 @@ from typing import final
 from sparring.errors import ClientError, OutputRefused
 
 MOST_REASONS = 24
-"""Reasons that are told apart; later ones count as `other`, since names in them come from outside."""
+"""Reasons that are counted by name; later ones count as `other`, since names in them come from outside."""
 
 
 @final
