@@ -37,7 +37,7 @@ def main() -> None:
     # What user code prints must not get between our lines.
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
         os.dup2(2, 1)
-        with suppress(KeyboardInterrupt):  # whoever watches this process is interrupted; what was open is closed now
+        with suppress(KeyboardInterrupt):  # the parent process is interrupted; what was open is closed now
             asyncio.run(_main(request, out))
         out.flush()
         # Threads that user code left behind must not hold the process.

@@ -381,7 +381,7 @@ def _bearer(headers: Mapping[str, str]) -> str:
 
 
 _MOST_CLIENTS = 16
-"""Names of clients that a gateway tells apart."""
+"""Names of clients that a gateway counts one by one."""
 
 
 def _client(headers: Mapping[str, str], known: set[str]) -> str:

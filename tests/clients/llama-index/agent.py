@@ -12,7 +12,7 @@ PRICES = {"café": 3.85, "croissant": 2.25}
 
 
 class Policy(OpenAI):
-    """LlamaIndex knows OpenAI's models by their names; of another it is told what it can do."""
+    """LlamaIndex knows OpenAI's models by their names; another one needs its abilities stated."""
 
     @property
     def metadata(self) -> LLMMetadata:
