@@ -179,6 +179,9 @@ class Box:
             program.drain()
         except Ended as limit:
             ended = ended if ended != b"exit" else limit.args[0]
+        if self.has_too_many_files():
+            # However the program ended: they would end whatever is run next.
+            ended = b"files"
         program.close()
         code = os.waitstatus_to_exitcode(program.status) if program.status is not None else 0
         send(b"X", struct.pack(">id", code, time.monotonic() - began) + ended)
@@ -248,8 +251,7 @@ class Box:
         began = time.monotonic()
         if began < self.next_look:
             return
-        allowed = self.settings["files"]
-        if allowed is not None and self.count_files(allowed) > allowed:
+        if self.has_too_many_files():
             raise Ended(b"files")
         allowed = self.settings["processes"]
         if allowed is not None and sum(name.isdigit() for name in os.listdir("/proc")) - 1 > allowed:
@@ -257,6 +259,10 @@ class Box:
         # Where looking takes long, it is done less often.
         now = time.monotonic()
         self.next_look = now + max(POLL_SECONDS, 10 * (now - began))
+
+    def has_too_many_files(self):
+        allowed = self.settings["files"]
+        return allowed is not None and self.count_files(allowed) > allowed
 
     def count_files(self, enough):
         """Files and folders of the scratch folder; those that a file system does not count itself are counted up to `enough`."""

@@ -399,7 +399,7 @@ class Program:
         if ended not in ("exit", "deadline", "memory", "output", "files", "processes"):
             raise _NotTrusted(f"it reported the end {ended!r:.40}")
         if ended == "files":
-            # They are still there, and would end whatever is run next.
+            # They are still there.
             await self._lose("files")
             return
         self._set_result(cast(Ended, ended), code, seconds, scratch_lost=False)

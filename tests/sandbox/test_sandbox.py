@@ -136,6 +136,20 @@ def test_a_box_that_is_killed_for_its_files_begins_anew_and_says_so(sandbox: San
     assert after.stdout == "['.tmp', 'first']\n"
 
 
+@pytest.mark.parametrize("last", ["", "import time; time.sleep(9)"])
+def test_files_that_a_program_leaves_too_many_of_never_end_the_next_program(sandbox: Sandbox, last: str) -> None:
+    async def played() -> tuple[Execution, Execution]:
+        place = open_sandbox(limits=Limits(files=40))
+        async with place.session() as box:
+            # Few enough to be made between two looks.
+            many = await python(box, f"for n in range(60): open(f'f{{n}}', 'w').close()\n{last}", seconds=0.5)
+            return many, await python(box, "print(1)")
+
+    many, after = asyncio.run(played())
+    assert (many.ended, many.scratch_lost) == ("files", True)
+    assert (after.ended, after.stdout) == ("exit", "1\n")
+
+
 def test_memory_of_all_processes_together_has_a_limit(sandbox: Sandbox) -> None:
     if "memory by control group" not in sandbox.enforcement:
         pytest.skip(f"memory is limited by process here: {sandbox.enforcement}")

@@ -179,5 +179,6 @@ def test_who_reads_the_address_of_a_run_through_its_end_sees_how_it_ended(tmp_pa
                 trainer.wait(60.0)
         else:
             trainer.wait(60.0)
-    assert list(dict.fromkeys(seen)) == ["running", status]
+    # A run may fail before its address is read for the first time.
+    assert list(dict.fromkeys(seen)) in (["running", status], [status])
     assert f'sparring_run_status{{run="shop",status="{status}"}} 1.0\n' in (tmp_path / "sparring-shop.prom").read_text()
