@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,6 +67,20 @@ def _readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8.") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}; check the path and its permissions.") from error
+
+
+def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """An `object_pairs_hook` for `json.loads` that raises DataError for a key that an object has twice."""
+
+    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{where}: an object has the key {repeated!r} more than once; keep one of them.")
+        return content
+
+    return read
 
 
 def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
@@ -128,7 +142,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
             continue
         place = f"line {number}"
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=each_key_once(f"{path}, {place}"))
         except ValueError as error:
             if number == len(lines):
                 raise DataError(
@@ -141,7 +155,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _json_array(path: Path) -> Iterator[tuple[str, Row]]:
     try:
-        values = json.loads(path.read_text("utf-8-sig"))
+        values = json.loads(path.read_text("utf-8-sig"), object_pairs_hook=each_key_once(str(path)))
     except UnicodeDecodeError:
         raise
     except ValueError as error:

@@ -4,7 +4,8 @@ from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute
 from sparring.environments.demonstrations import answer, expert_script, record_demonstration, tool_call
 from sparring.environments.execution import ExecutionEnvironment, PythonTool, SqlTool, Verdict, graded
-from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment, replayed
+from sparring.environments.fixtures import FixtureMiss, Fixtures
+from sparring.environments.replay import ReplayEnvironment, replayed
 from sparring.environments.stateful import EpisodeClock, EpisodeState, StatefulEnvironment, normalized
 from sparring.environments.tools import Bounded, tool
 from sparring.environments.user_simulator import UserSimulator

@@ -105,6 +105,12 @@ class Tool:
     hints: Mapping[str, Any]
     required: frozenset[str]
 
+    @property
+    def defaults(self) -> dict[str, Json]:
+        """What an argument is that a call leaves out."""
+        properties = self.schema["function"]["parameters"]["properties"]
+        return {name: one["default"] for name, one in properties.items() if "default" in one}
+
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
         """What is wrong with these arguments, in a line for the model; None when they fit."""
         for name, value in arguments.items():

@@ -108,6 +108,8 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         ("a.jsonl", b'{"prompt": "\xff"}\n', r"is not UTF-8 \(byte 12\); save it as UTF-8"),
         ("a.json", '{"prompt": "a"}', r"not an array; give an array of objects"),
         ("a.json", '[{"prompt": "a"}', r"is not JSON .*name the file \.jsonl"),
+        ("a.jsonl", '{"prompt": "a", "answer": 1, "answer": 2}\n', r"line 1: .* 'answer' more than once; keep one"),
+        ("a.json", '[{"prompt": "a", "prompt": "b"}]', r"the key 'prompt' more than once; keep one"),
         ("a.json", '[{"prompt": "a"}, 3]', r"row 2: 3 is no JSON object"),
         ("a.csv", "prompt,answer\na,1\nb,2,3\n", r"row 2 \(line 3\): .* 2 cells of the header; quote cells"),
         ("a.csv", "prompt,answer\na\n", r"row 1 \(line 2\): .* 2 cells of the header"),

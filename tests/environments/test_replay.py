@@ -107,6 +107,117 @@ def test_an_argument_left_at_its_default_is_found_whether_it_was_recorded_or_not
     assert told(Brief(), "find", title="Emma", floor=2)[1] is ToolError.FIXTURE_MISS
 
 
+class Hotel(Environment):
+    @tool
+    def price(self, city: str, cls: str = "standard", nights: int = 1, late: bool | int = 1) -> float:
+        """Price of a room."""
+        raise AssertionError("a replayed tool never runs")
+
+
+def hotel(*rows: tuple[dict[str, Any], Any]) -> ReplayEnvironment:
+    class Recorded(ReplayEnvironment, replays=Hotel):
+        fixtures = Fixtures({"tool": "price", "arguments": asked, "result": result} for asked, result in rows)
+
+    Recorded.tools()
+    return Recorded()
+
+
+given_arguments = st.fixed_dictionaries(
+    {"city": st.sampled_from(["Rome", "Oslo"])},
+    optional={"cls": st.sampled_from(["standard", "suite"]), "nights": st.integers(1, 2)},
+)
+
+
+@given(given_arguments, given_arguments)
+def test_a_call_is_found_exactly_when_all_its_arguments_are_those_recorded(
+    recorded: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    defaults = {"cls": "standard", "nights": 1}
+    is_same = {**defaults, **recorded} == {**defaults, **asked}
+    environment = hotel((recorded, 80))
+    assert told(environment, "price", **asked)[1] is (None if is_same else ToolError.FIXTURE_MISS)
+
+
+def test_a_conflict_through_a_default_is_an_error_that_names_both_rows() -> None:
+    rows = (({"city": "Rome"}, 80), ({"city": "Rome", "nights": 1.0}, 90))
+    with pytest.raises(
+        DataError, match=r'row 2: price\({"city":"Rome","nights":1,.*}\) was answered differently than in row 1'
+    ):
+        hotel(*rows)
+    assert told(hotel(({"city": "Rome"}, 80), ({"city": "Rome", "nights": 1}, 80)), "price", city="Rome") == (
+        "80",
+        None,
+    )
+
+
+def test_true_is_not_the_default_one() -> None:
+    environment = hotel(({"city": "Rome"}, 80))
+    assert told(environment, "price", city="Rome", late=1) == ("80", None)
+    assert told(environment, "price", city="Rome", late=True)[1] is ToolError.FIXTURE_MISS
+    with pytest.raises(FixtureMiss):
+        environment.price("Rome", late=True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"tool": "prices", "arguments": {"city": "Rome"}},
+            "row 1: Recorded has no tool 'prices'; it has price. Correct",
+        ),
+        ({"tool": "price", "arguments": {"town": "Rome"}}, "row 1: price has no argument 'town'; it takes city, cls"),
+        (
+            {"tool": "price", "arguments": {"cls": "suite"}},
+            "row 1: price: argument 'city' is missing, so this call is never",
+        ),
+        (
+            {"tool": "price", "arguments": {"city": "Rome", "nights": True}},
+            "row 1: .*'nights' must be integer, got true",
+        ),
+    ],
+)
+def test_a_row_that_no_call_can_ask_for_is_an_error_before_the_first_episode_and_when_reset_sets_it(
+    row: dict[str, Any], message: str
+) -> None:
+    fixtures_ = Fixtures([{**row, "result": 80}])
+
+    class Recorded(ReplayEnvironment, replays=Hotel):
+        fixtures = fixtures_
+
+    with pytest.raises(DataError, match=message):
+        Recorded.tool_schemas()
+    with pytest.raises(DataError, match=message):
+        told(Recorded(), "price", city="Rome")  # never an answer to the policy
+
+    class ByTask(ReplayEnvironment, replays=Hotel):
+        def reset(self, task: Task) -> None:
+            self.fixtures = fixtures_
+
+    with pytest.raises(DataError, match=message.replace("Recorded", "ByTask")):
+        ByTask().reset(TASK)
+
+
+def test_cells_of_a_table_have_the_types_of_the_tool(tmp_path: Path) -> None:
+    class Registry(ReplayEnvironment):
+        @replayed
+        def released(self, version: str, build: int = 1, beta: bool = False) -> str:
+            """Day of release."""
+
+    def loaded(content: str) -> ReplayEnvironment:
+        Registry.fixtures = Fixtures.load(written(tmp_path / "released.csv", content))
+        Registry.tools()
+        return Registry()
+
+    registry = loaded("version,build,beta,result\n1.10,1.0,,May\n1.1,,False,June\n007,2,True,July\n")
+    assert told(registry, "released", version="1.10") == ("May", None)
+    assert told(registry, "released", version="1.1", build=1) == ("June", None)
+    assert told(registry, "released", version="007", build=2, beta=True) == ("July", None)
+    with pytest.raises(DataError, match=r"row 1 \(line 2\): .*'build' must be integer, got \"True\""):
+        loaded("version,build,result\n1.1,True,June\n")
+    with pytest.raises(DataError, match=r"row 2 \(line 3\): .* answered differently than in .*row 1 \(line 2\)"):
+        loaded("version,build,result\n1.1,,May\n1.1,1,June\n")
+
+
 def test_a_miss_is_told_with_the_nearest_call_and_counted_and_nothing_live_is_called() -> None:
     LiveLibrary.num_calls = 0
     session = ScriptedSession(tool_call("find", title="Ema"), tool_call("visitors"), answer("B3"))
@@ -298,8 +409,11 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"tool": "t", "arguments": {"x": 1}, "result": 1}\n{"tool": "t", "arguments": {"x": 1.0}, "result": 2}\n',
-            r'a.jsonl, line 2: t\({"x":1.0}\) was answered differently than in .*a.jsonl, line 1',
+            r'a.jsonl, line 2: t\({"x":1}\) was answered differently than in .*a.jsonl, line 1',
         ),
+        ("a.jsonl", '{"tool": "t", "arguments": {"x": 1, "x": 2}, "result": 1}\n', "line 1: .* 'x' more than once"),
+        ("a.jsonl", '{"tool": "t", "arguments": {}, "result": 1, "result": 2}\n', "line 1: .* 'result' more than once"),
+        ("a.csv", 'tool,arguments,result\nt,"{""x"":1,""x"":2}",1\n', "row 1 .*: .* 'x' more than once"),
         ("a.csv", 'tool,arguments,result\nt,{"x",1\n', r"row 1 \(line 2\): the arguments .* are not JSON"),
         ("a.csv", "tool,result\nt\n", r"row 1 \(line 2\): the row does not have the 2 cells"),
         ("a.csv", "tool,x\nt,1\n", r"row 1 \(line 2\): there is no 'result'"),

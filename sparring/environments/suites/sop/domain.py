@@ -21,7 +21,8 @@ from sparring.environments.base import Environment, opened, reset
 from sparring.environments.calls import execute
 from sparring.environments.demonstrations import answer
 from sparring.environments.execution import ExecutionEnvironment
-from sparring.environments.replay import FixtureMiss, Fixtures, ReplayEnvironment
+from sparring.environments.fixtures import FixtureMiss, Fixtures
+from sparring.environments.replay import ReplayEnvironment
 from sparring.environments.stateful import StatefulEnvironment
 from sparring.environments.suites.sop.entities import Draw, Split
 from sparring.environments.tools import tool, tools_of
