@@ -45,7 +45,7 @@ def mutations(
     """
     seen = {_said(right)}
     parts = form.parts(right)
-    sources = [_wrong(form, parts, labels)] if parts is not None else []
+    sources = [] if parts is None else [_changed(form, parts, _wrong(form, parts, labels))]
     if form.tool is None:
         sources.append(_rewritten(form, right, tags))
         if parts is not None:
@@ -56,6 +56,11 @@ def mutations(
             if said not in seen:
                 seen.add(said)
                 yield mutation
+
+
+def _changed(form: AnswerForm, parts: Mapping[str, Json], wrong: Iterator[Mutation]) -> Iterator[Mutation]:
+    """Those whose values are not the right ones in another spelling: half of "7" is "7"."""
+    return (one for one in wrong if canonical(form.parts(one.message)) != canonical(dict(parts)))
 
 
 def other_parts(parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]) -> dict[str, Json]:

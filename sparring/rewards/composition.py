@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from sparring.errors import RewardError, UsageError
@@ -16,6 +17,9 @@ from sparring.types import Message, Outcome, Reward, Sampling, StopReason, Task,
 Measure: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
 Potential: TypeAlias = Callable[[Task, Sequence[Message]], float]
 """How good it is to be where a conversation stands; the messages are those up to there."""
+
+MAX_MILESTONES = 16
+"""All sets of them are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +46,16 @@ class Component:
         return abs(self.weight) * (self.high - self.low)
 
 
-def outcome_with_shaping(outcome: Measure, *shaping: Component, gap: float = 1.0) -> RewardFunction:
-    """A reward whose total is the outcome plus the shaping, each a component under its name.
+def outcome_with_shaping(
+    outcome: Measure, *shaping: Component, outcomes: tuple[float, float] = (0.0, 1.0), gap: float = 1.0
+) -> RewardFunction:
+    """A reward whose total is the outcome plus the shaping, each a component under its name, scaled to end at 1.
 
-    `gap` is the least by which a better outcome exceeds a worse one: 1 for right or wrong. Raises UsageError when the
-    components together could make up for it: then a worse outcome could be paid more, and training would find out how.
-    A measure beyond its bounds counts as the bound, and is charted unbounded as the metric `unbounded/<name>`.
+    `outcomes` are the lowest and the highest outcome, `gap` the least by which a better one exceeds a worse one: 1 for right or
+    wrong. Where the sum could leave [-1, 1], all of it is divided by the most that it can be, so that the best episode earns 1.
+    Raises UsageError when the components together could make up for the gap: then a worse outcome could be paid more, and
+    training would find out how. A measure beyond its bounds counts as the bound, and is charted unbounded as the metric
+    `unbounded/<name>`; an outcome beyond them is a RewardError.
     """
     names = ["outcome", *(part.name for part in shaping)]
     if len(set(names)) < len(names):
@@ -61,9 +69,21 @@ def outcome_with_shaping(outcome: Measure, *shaping: Component, gap: float = 1.0
             f"and outcomes by as little as gap = {gap:g}, so that a worse outcome could be paid more; lower the weights until "
             "they sum to less."
         )
+    lowest, highest = outcomes
+    if not -math.inf < lowest < highest < math.inf:
+        raise UsageError(f"outcomes = ({lowest:g}, {highest:g}) must be two finite numbers, the lower one first.")
+    least = lowest + math.fsum(part.weight * (part.low if part.weight > 0 else part.high) for part in shaping)
+    most = highest + math.fsum(part.weight * (part.high if part.weight > 0 else part.low) for part in shaping)
+    scale = max(1.0, abs(least), abs(most))
 
     async def outcome_with_shaping_reward(trajectory: Trajectory) -> Reward:
-        components = {"outcome": float(await call(outcome, trajectory))}
+        value = float(await call(outcome, trajectory))
+        if not lowest <= value <= highest:
+            raise RewardError(
+                f"the outcome of {trajectory.id} is {value:g}, outside the outcomes ({lowest:g}, {highest:g}); give the bounds "
+                "that it keeps: outcome_with_shaping(..., outcomes=(lowest, highest))."
+            )
+        components = {"outcome": value / scale}
         metrics: dict[str, float] = {}
         for part in shaping:
             value = float(await call(part.measure, trajectory))
@@ -74,7 +94,7 @@ def outcome_with_shaping(outcome: Measure, *shaping: Component, gap: float = 1.0
             bounded = min(max(value, part.low), part.high)
             if bounded != value:
                 metrics[f"unbounded/{part.name}"] = value
-            components[part.name] = part.weight * bounded
+            components[part.name] = part.weight * bounded / scale
         return Reward(total=math.fsum(components.values()), components=components, metrics=metrics)
 
     return outcome_with_shaping_reward
@@ -90,16 +110,43 @@ def hierarchical(
     """Success first (1), then milestones (each its weight where it was met), then steps (each costs): in this order, whatever
     is summed.
 
-    A turn past `max_turns` costs nothing more. Raises UsageError when all milestones, or the cost of all steps, could outweigh
-    success.
+    A milestone is met where its measure is 1 or more. A turn past `max_turns` costs nothing more. The sum is scaled as in
+    `outcome_with_shaping`. Raises UsageError when all milestones and steps could outweigh success, or the cost of all steps the
+    difference between two sets of milestones.
     """
-    parts = [Component(name=name, measure=met, weight=weight) for name, (weight, met) in milestones.items()]
+    if len(milestones) > MAX_MILESTONES:
+        raise UsageError(f"hierarchical takes {MAX_MILESTONES} milestones at most, and was given {len(milestones)}.")
+    parts = [
+        Component(name=name, measure=_is_met(measure), weight=weight) for name, (weight, measure) in milestones.items()
+    ]
+    smallest = _smallest_difference([weight for weight, _ in milestones.values()])
+    if step_cost * max_turns >= smallest:
+        raise UsageError(
+            f"{max_turns} turns at step_cost = {step_cost:g} cost {step_cost * max_turns:g}, and sets of milestones may differ "
+            f"by as little as {smallest:g}, so that steps could outweigh milestones; lower step_cost below "
+            f"{smallest / max_turns:g}, or set the weights further apart."
+        )
     if step_cost:
         used = Component(
             name="steps", measure=lambda trajectory: len(trajectory.turns) / max_turns, weight=-step_cost * max_turns
         )
         parts.append(used)
     return outcome_with_shaping(success, *parts)
+
+
+def _is_met(measure: Measure) -> Measure:
+    async def met(trajectory: Trajectory) -> float:
+        return float(await call(measure, trajectory) >= 1)
+
+    return met
+
+
+def _smallest_difference(weights: Sequence[float]) -> float:
+    """Between two sets of milestones that are worth different sums; infinite without milestones."""
+    sums = {0.0}
+    for weight in weights:
+        sums |= {round(total + weight, 9) for total in sums}
+    return min((above - below for below, above in pairwise(sorted(sums))), default=math.inf)
 
 
 def with_potential(

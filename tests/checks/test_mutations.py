@@ -56,3 +56,14 @@ def test_every_label_is_named_and_wrong_answers_surround_the_right_one() -> None
     assert texts["a wrong answer, then the right one"] == "Total: 12\nTotal: 11"
     assert texts["an answer with each label"] == "Total: 11\nTotal: 12\nTotal: 13"
     assert texts["text before each value"] == "Total: un11"
+
+
+def test_no_change_is_the_right_answer_in_another_spelling() -> None:
+    # Half of "7" is "7", and digits have no look-alikes: written with other spaces such a change seems to be another answer.
+    form = AnswerForm(tags=("final_output",), is_json=True)
+    right = answer('<final_output>{"row":"7","seat":"3"}</final_output>')
+    labels = {"row": ["7", "8"], "seat": ["3", "4"]}
+    wrong = [one for one in mutations(form, right, labels) if one.kind is Kind.WRONG]
+    said = {one.name for one in wrong if form.parts(one.message) == {"row": "7", "seat": "3"}}
+    assert said == {"a key twice, wrong first"}
+    assert {"every value another one", "text after each value"} <= {one.name for one in wrong}

@@ -82,12 +82,69 @@ def test_success_comes_before_milestones_and_milestones_before_steps() -> None:
     def found(trajectory: Trajectory) -> float:
         return float(any(message.get("content") == "found" for message in trajectory.messages))
 
-    function = hierarchical(wins, {"found": (0.3, found)}, step_cost=0.05, max_turns=4)
+    function = hierarchical(wins, {"found": (0.25, found)}, step_cost=0.05, max_turns=4)
     rows = (("win",), ("found", "win"), ("found", "x", "x", "lose"), ("lose",), tuple("xxxxxxxx"))
-    assert [rewarded(function, *row).total for row in rows] == pytest.approx([0.95, 1.2, 0.1, -0.05, -0.2])
-    assert rewarded(function, "found", "win").components == {"outcome": 1.0, "found": 0.3, "steps": pytest.approx(-0.1)}
-    with pytest.raises(UsageError, match="can differ by 1 between"):
-        hierarchical(wins, {"found": (0.5, found)}, step_cost=0.05, max_turns=10)
+    # 0.95, 1.15, 0.05, -0.05 and -0.2, of 1.25 at most.
+    assert [rewarded(function, *row).total for row in rows] == pytest.approx([0.76, 0.92, 0.04, -0.04, -0.16])
+    components = {"outcome": pytest.approx(0.8), "found": pytest.approx(0.2), "steps": pytest.approx(-0.08)}
+    assert rewarded(function, "found", "win").components == components
+    with pytest.raises(UsageError, match=r"can differ by 1\.1 between"):
+        hierarchical(wins, {"found": (0.6, found)}, step_cost=0.05, max_turns=10)
+
+
+def test_steps_that_could_outweigh_a_milestone_are_refused() -> None:
+    # A milestone after five turns would earn 0.1 - 0.5, none after one turn -0.1.
+    with pytest.raises(UsageError, match=r"5 turns at step_cost = 0\.1 cost 0\.5.*as little as 0\.1.*below 0\.02"):
+        hierarchical(wins, {"found": (0.1, wins)}, step_cost=0.1, max_turns=5)
+    # Each is worth more than all steps, but the second not so much more than the first.
+    with pytest.raises(UsageError, match=r"as little as 0\.05"):
+        hierarchical(wins, {"a": (0.2, wins), "b": (0.25, wins)}, step_cost=0.03, max_turns=4)
+    with pytest.raises(UsageError, match="16 milestones at most"):
+        hierarchical(wins, {str(number): (0.01, wins) for number in range(17)}, max_turns=4)
+
+
+EPISODES = st.tuples(st.booleans(), st.lists(st.floats(-2, 3), min_size=3, max_size=3), st.integers(1, 12))
+
+
+@given(st.lists(st.sampled_from([0.05, 0.1, 0.15, 0.2]), min_size=3, max_size=3), EPISODES, EPISODES)
+def test_whatever_is_summed_success_milestones_and_steps_count_in_this_order(
+    weights: list[float], first: tuple[bool, list[float], int], second: tuple[bool, list[float], int]
+) -> None:
+    def judged(won: bool, measured: list[float], num_turns: int) -> tuple[tuple[float, ...], float]:
+        milestones = {
+            name: (weight, lambda _, value=value: value)
+            for name, weight, value in zip("abc", weights, measured, strict=True)
+        }
+        function = hierarchical(lambda _: float(won), milestones, step_cost=0.005, max_turns=8)
+        met = round(sum(weight for weight, value in zip(weights, measured, strict=True) if value >= 1), 9)
+        return (won, met, -min(num_turns, 8)), rewarded(function, *"x" * num_turns).total
+
+    (rank, paid), (other_rank, other_paid) = judged(*first), judged(*second)
+    assert -1 <= paid <= 1
+    if rank > other_rank:
+        assert paid > other_paid
+
+
+def test_the_best_episode_earns_one_and_no_episode_leaves_the_range() -> None:
+    parts = (
+        Component(name="brevity", measure=lambda _: 1.0, weight=0.04),
+        Component(name="format", measure=lambda _: 1.0, weight=0.1),
+    )
+    reward = rewarded(outcome_with_shaping(wins, *parts), "win")
+    # 1, 0.04 and 0.1, of 1.14.
+    assert reward.total == pytest.approx(1.0)
+    assert reward.components == pytest.approx({"outcome": 0.877193, "brevity": 0.035088, "format": 0.087719}, abs=1e-6)
+    costs = Component(name="length", measure=length, weight=-0.25)
+    draws = outcome_with_shaping(lambda trajectory: 2 * wins(trajectory) - 1, costs, outcomes=(-1, 1))
+    # -1.25 is the least.
+    assert [rewarded(draws, text).total for text in ("win", "lose")] == pytest.approx([0.6, -1.0])
+
+
+def test_an_outcome_beyond_its_bounds_is_an_error() -> None:
+    with pytest.raises(RewardError, match=r"is -1, outside the outcomes \(0, 1\); give the bounds"):
+        rewarded(outcome_with_shaping(lambda _: -1.0), "x")
+    with pytest.raises(UsageError, match="the lower one first"):
+        outcome_with_shaping(wins, outcomes=(1, 0))
 
 
 POTENTIALS = st.lists(st.floats(-10, 10), min_size=7, max_size=7)
