@@ -172,3 +172,22 @@ def test_a_stop_in_the_middle_of_a_long_step_is_in_time_and_loses_that_step_alon
         assert (counts["trained"], counts["discarded/operator_cancel"], counts["planned_total"]) == (18, 6, 24)
     assert Training(command.runs_dir).over(resume=True) == 0
     assert fingerprint(Training(command.runs_dir)) == fingerprint(whole)
+
+
+def test_a_run_whose_supervisor_was_killed_goes_on_exactly(command: Command) -> None:
+    # The sixth microbatch is one of step 3.
+    command.environment = {
+        FAULTS_VARIABLE: "learner.forward=delay,at=6,seconds=600",
+        LOG_VARIABLE: str(command.runs_dir / "faults"),
+    }
+    whole = Training(command.runs_dir / "whole", ("schedule.save_every=1",))
+    assert whole.over() == 0
+    process = command.begin("schedule.save_every=1")
+    seconds_until(lambda: (command.runs_dir / "faults").exists() or process.poll() is not None, within=300)
+    assert command.step() == 2
+    process.kill()
+    seconds_until(lambda: not command.processes(), within=10 * busy())
+    assert command.run.status()["status"] == "stopped"
+    assert Training(command.runs_dir).over(resume=True) == 0
+    assert fingerprint(Training(command.runs_dir)) == fingerprint(whole)
+    assert verify_file(command.run.path / "ledger.sqlite", max_steps_off_policy=0) == []
