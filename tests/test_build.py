@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,38 @@ def test_demonstrations_that_no_sequence_can_hold_are_refused_by_their_length(tm
         ):
             demonstrations(parts, 9, str(tmp_path / "two.jsonl"))
         asyncio.run(parts.engine.close())
+
+
+def test_demonstrations_may_end_with_a_tool_result_only_where_the_environment_ends_episodes(tmp_path: Path) -> None:
+    for file in RECIPE.parent.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": {"key": "a"}}}
+    said = [
+        {"role": "user", "content": "find a 0?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "b"},
+    ]
+    (tmp_path / "one.jsonl").write_text(json.dumps({"messages": said}) + "\n", "utf-8")
+    source = (
+        "from environment import PointerChase\n\nclass Once(PointerChase):\n    @property\n    def is_done(self):\n"
+    )
+    (tmp_path / "own.py").write_text(f"{source}        return True\n", "utf-8")
+
+    def tokens(target: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+        config = load_config(tmp_path / "recipe.toml", ["run.num_threads=1", f"environment.target={target}"])
+        with Ledger() as ledger:
+            parts = build(config, tmp_path, ledger)
+            try:
+                return demonstrations(parts, 9, "one.jsonl")
+            finally:
+                asyncio.run(parts.engine.close())
+
+    with pytest.raises(DataError, match=r"demonstration 1 of .* PointerChase never ends an episode itself"):
+        tokens("environment:PointerChase")
+    ((ids, mask),) = tokens("own:Once")
+    assert len(ids) == len(mask)
+    assert mask[-1]
 
 
 MINE = """

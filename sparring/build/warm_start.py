@@ -6,9 +6,10 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparring.build.environment import environment_target
 from sparring.build.run import Parts
 from sparring.chat.demonstrations import tokenize_conversation
-from sparring.environments import record_demonstration
+from sparring.environments import Environment, record_demonstration
 from sparring.errors import DataError, InfrastructureError
 from sparring.plugins import call_in_thread, load_object
 from sparring.protocols import SpliceRefused
@@ -36,8 +37,14 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
             f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation."
         )
     tokenized = []
+    goes_on = _goes_on_after_calls(parts)
     for row, (conversation, tools) in enumerate(told, start=1):
         try:
+            if goes_on is not None and conversation and conversation[-1].get("role") == "tool":
+                raise DataError(
+                    f"it ends with a tool result, and {goes_on} never ends an episode itself, so the policy is asked once more; "
+                    "end the conversation with the assistant's answer, or define `is_done` on the environment."
+                )
             tokenized.append(tokenize_conversation(parts.chat, conversation, tools))
         except (DataError, SpliceRefused) as error:
             raise DataError(f"demonstration {row} of {source!r}: {error}") from error
@@ -51,6 +58,15 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
             "these out."
         )
     return tokenized
+
+
+def _goes_on_after_calls(parts: Parts) -> str | None:
+    """The name of an environment whose episodes never end with a tool call; None where they may, or an agent of the user's
+    own decides."""
+    if parts.config.agent.is_foreign:
+        return None
+    environment_class, _ = environment_target(parts.config, parts.recipe_dir)
+    return environment_class.__name__ if environment_class.is_done is Environment.is_done else None
 
 
 def _demonstrated(parts: Parts, task: Task) -> list[Message]:

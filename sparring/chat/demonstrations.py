@@ -12,14 +12,17 @@ from sparring.types import Message, ToolSchema
 def tokenize_conversation(
     chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema]
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Ids of a whole conversation and a mask of the same length that is True on what the assistant says.
+    """Ids of a conversation, up to the assistant's last message, and a mask of the same length that is True on what the
+    assistant says.
 
-    Raises DataError when no assistant speaks, or the last message is not the assistant's.
+    Tool results may stand last, where the environment ended the episode: nothing is learned of them, so they are left out,
+    as a policy would never read them. Raises DataError when no assistant speaks, or somebody else does last.
     """
     roles = [message.get("role") for message in messages]
-    if not roles or roles[-1] != "assistant":
+    if "assistant" not in roles or roles[-1] not in ("assistant", "tool"):
         raise DataError(
-            f"a demonstration ends with role {roles[-1] if roles else None!r}; it must end with the assistant's answer."
+            f"a demonstration ends with role {roles[-1] if roles else None!r}; it must end with the assistant's message, or "
+            "with the results of its last tool calls where the environment ends the episode."
         )
     ids: list[int] = []
     mask: list[bool] = []

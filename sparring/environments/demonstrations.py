@@ -29,10 +29,11 @@ def answer(content: str) -> Message:
 def record_demonstration(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Message]:
-    """The whole conversation of a scripted episode: opening, assistant messages, and what the tools really said.
+    """The whole conversation of a scripted episode: opening, assistant messages, and what the tools really returned.
 
-    `messages` are the assistant's, by default the environment's own `demonstrate(task)`. Raises DataError when a
-    scripted call fails, since a demonstration of an error teaches errors.
+    `messages` are the assistant's, by default the environment's own `demonstrate(task)`. The last one answers, or makes the
+    call at which the environment ends the episode (`is_done`). Raises DataError when a scripted call fails, since a
+    demonstration of an error teaches errors, and when the script and the episode do not end together.
     """
     # A thread of its own, because the caller may run inside an event loop (a notebook).
     with ThreadPoolExecutor(max_workers=1) as executor:
@@ -51,6 +52,11 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
     async with opened(environment, task):
         messages = await reset(environment, task)
         for turn, message in enumerate(environment.demonstrate(task) if script is None else script):
+            if messages[-1]["role"] == "tool" and environment.is_done:
+                raise DataError(
+                    f"Task {task.id}: the environment ends the episode after message {turn} of the demonstration, so no policy "
+                    "is asked for another; end the script there."
+                )
             # Ids as sessions give them, so that a recorded and a played conversation look alike.
             calls = [{**call, "id": f"call_{turn}_{index}"} for index, call in enumerate(message.get("tool_calls", ()))]
             messages.append({**message, "tool_calls": calls} if calls else message)
@@ -63,4 +69,9 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
                         "correct the script, or the tool."
                     )
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
+        if messages[-1]["role"] == "tool" and not environment.is_done:
+            raise DataError(
+                f"Task {task.id}: the demonstration ends with a call, and the environment goes on; end the script with an "
+                "answer, or where the environment ends the episode."
+            )
         return messages
