@@ -25,7 +25,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
-        print("asked", flush=True)
+        # One write: print writes the end of the line by itself, and another thread's text comes between.
+        sys.stdout.write("asked\n")
+        sys.stdout.flush()
         time.sleep(float(sys.argv[2]))
         message = {"role": "assistant", "content": sys.argv[3]}
         body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}], "usage": None}).encode()
