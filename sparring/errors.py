@@ -92,6 +92,11 @@ class AgentFailed(InfrastructureError):
     its doing, as where a function raises."""
 
 
+class AgentTimeout(AgentFailed):
+    """An agent was not done in time, nor did it ask for a further turn. Once the policy has played a turn it is the policy that
+    was late: what the agent waits for follows from what the policy said."""
+
+
 class WorkerLost(InfrastructureError):
     """The worker process that an episode was in is gone. `was_running` says whether code of this episode was under way there: it
     may be what ended the process, or have been beside that."""

@@ -16,7 +16,15 @@ import httpx
 
 from sparring.agents.result import AgentResult, ended_elsewhere, has_played, limit_met
 from sparring.chat.messages import without_half_characters
-from sparring.errors import AgentFailed, DataError, InfrastructureError, RewardError, ServiceError, UsageError
+from sparring.errors import (
+    AgentFailed,
+    AgentTimeout,
+    DataError,
+    InfrastructureError,
+    RewardError,
+    ServiceError,
+    UsageError,
+)
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
@@ -250,7 +258,7 @@ class HttpAgent:
 
     def _overdue(self, report: ReportLike, *, has_begun: bool) -> InfrastructureError | RewardError:
         if not has_begun and report.status is None:
-            return InfrastructureError(f"The agent at {self._url} did not answer within {self._timeout_seconds:g} s.")
+            return AgentTimeout(f"The agent at {self._url} did not answer within {self._timeout_seconds:g} s.")
         refusal = f" What it reported was refused: {report.refusal}" if report.refusal else ""
         missing = "completed" if report.reward is not None else "rewarded"
         return RewardError(

@@ -9,7 +9,7 @@ from typing import Protocol, final
 
 from sparring.agents.http import DoorLike, GatewayLike, ReportLike, invocation
 from sparring.agents.result import AgentResult, ended_elsewhere, has_played
-from sparring.errors import DataError, InfrastructureError, RewardError, ServiceError
+from sparring.errors import AgentTimeout, DataError, InfrastructureError, RewardError, ServiceError
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Task
 
@@ -155,7 +155,7 @@ class PullAgent:
         ended = f"The worker that took the episode {ended}, after {len(session.episode_turns)} turns"
         if report.refusal:
             return RewardError(f"{ended}, and the reward that it reported was refused: {report.refusal}")
-        return InfrastructureError(f"{ended}.")
+        return (InfrastructureError if offer.lost.done() else AgentTimeout)(f"{ended}.")
 
     def _invitation(self, task: Task, session: AnySession, door: DoorLike) -> Callable[[str], Json]:
         """What a worker is sent, by the address under which it reaches the gateway."""

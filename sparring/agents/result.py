@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sparring.errors import (
     AgentFailed,
+    AgentTimeout,
     ClientError,
     ContextOverflow,
     EpisodeError,
@@ -51,8 +52,8 @@ def overtime(timeout_seconds: float) -> float:
     """Seconds that an agent or a call of its environment may take to return once the time of the episode is over: as long
     again, between 1 s and 60 s.
 
-    An agent that returns, or asks for a further turn, shows that nothing hangs: then the policy has used up the time. Without
-    this a policy could make its failures count as outages, by tools that keep the environment busy until the end.
+    What an agent that returns by then reports, counts. Where one hangs longer, the policy was late if it has played a turn: what
+    hangs follows from what it said, and a policy could otherwise make its failures count as outages.
     """
     return min(60.0, max(1.0, timeout_seconds))
 
@@ -67,13 +68,14 @@ def limit_met(failure: Exception | None) -> AgentResult | None:
 
 
 def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentResult:
-    """The result of an episode that an agent in another process did not play to its end. Where a turn met a limit, that is the
-    outcome; where the agent's own code failed after the policy had played, `policy_error`. Raises the failure where it is an
-    outage, and a ClientError."""
+    """The result of an episode that an agent did not play to its end. Where a turn met a limit, that is the outcome; where the
+    agent's own code failed after the policy had played, `policy_error`, or `policy_timeout` where it hung. Raises the failure
+    where it is an outage, and a ClientError."""
     if (limit := limit_met(session.failure)) is not None:
         return limit
     if session.failure is None and isinstance(failure, AgentFailed) and has_played(session):
-        return AgentResult(outcome=Outcome.POLICY_ERROR, error=str(failure))
+        is_late = isinstance(failure, AgentTimeout)
+        return AgentResult(outcome=Outcome.POLICY_TIMEOUT if is_late else Outcome.POLICY_ERROR, error=str(failure))
     raise failure
 
 

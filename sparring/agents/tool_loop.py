@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from sparring.agents.result import LIMITS, AgentResult
+from sparring.agents.result import LIMITS, AgentResult, overtime
 from sparring.environments.base import Environment, final_state, reply, reset
 from sparring.environments.calls import ToolError, execute
 from sparring.protocols import SessionLike
@@ -19,6 +20,7 @@ _MALFORMED: Mapping[str, str] = {
 }
 
 _TOO_LATE = "error: not run, since the time of the episode is over"
+_STOPPED = "error: stopped, since the time of the episode is over"
 
 
 async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
@@ -27,6 +29,8 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
     An answer without tool calls finishes, unless the environment's user replies to it. Bad calls are told to the policy
     and counted. InfrastructureError passes.
     """
+    # The other half is for the state of the world, and to close it.
+    patience = 0.0 if session.seconds_left is None else overtime(session.seconds_left) / 2
     tools = environment.offered_tools()
     messages = await reset(environment, task)
     transitions: list[Mapping[str, Json]] = []
@@ -62,7 +66,7 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
                 return await ended(Outcome.FINISHED)
             messages.append({"role": "user", "content": said})
             continue
-        messages.extend(await _answered(calls, environment, session, transitions, counts, turn=turn))
+        messages.extend(await _answered(calls, environment, session, transitions, counts, turn=turn, patience=patience))
         messages.extend(_complained(malformed))
         counts["malformed_tool_calls"] += len(malformed)
         if environment.is_done:
@@ -78,16 +82,24 @@ async def _answered(
     counts: Counter[str],
     *,
     turn: int,
+    patience: float,
 ) -> list[Message]:
     """Run the calls of one message in order; the tool messages that answer them. None is begun once the episode's time is
-    over: a policy could otherwise ask for so many that the episode would seem to hang."""
+    over, and one that runs has `patience` seconds more: a policy could otherwise ask for so many, or for one that takes so long,
+    that the episode would seem to hang."""
     answers: list[Message] = []
     for call in calls:
-        if session.seconds_left is not None and session.seconds_left <= 0:
+        left = session.seconds_left
+        if left is not None and left <= 0:
             answers.append({"role": "tool", "tool_call_id": call["id"], "content": _TOO_LATE})
             continue
         function = call["function"]
-        result = await execute(environment, function["name"], function["arguments"])
+        try:
+            async with asyncio.timeout(None if left is None else left + patience):
+                result = await execute(environment, function["name"], function["arguments"])
+        except TimeoutError:
+            answers.append({"role": "tool", "tool_call_id": call["id"], "content": _STOPPED})
+            continue
         transitions.append({"turn": turn, **result.transition})
         counts["tool_calls"] += 1
         if result.error is not None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar, final
 
 from sparring.agents import AgentResult
-from sparring.agents.result import ended_by, limit_met, overtime, within_budget
+from sparring.agents.result import ended_elsewhere, limit_met, overtime, within_budget
 from sparring.errors import (
+    AgentTimeout,
     ClientError,
     EpisodeError,
     InfrastructureError,
-    OutputRefused,
     PolicyTimeout,
     RewardError,
     WorkerLost,
@@ -279,19 +279,16 @@ class Collector:
                         with programs_end(time.monotonic() + self._timeout_seconds):
                             played = await self._agent(copy.deepcopy(plan.task), session)
                 except TimeoutError:
-                    # An agent that was refused may ask again until its time is over.
-                    if not isinstance(session.failure, ClientError | OutputRefused):
-                        raise
-                    played = ended_by(None, session, "its time was over")
+                    late = AgentTimeout(
+                        f"the episode was not over after rollout_timeout = {self._timeout_seconds:g} s, and did not return "
+                        f"within {overtime(self._timeout_seconds):g} s more"
+                    )
+                    played = ended_elsewhere(late, session)
             if session.failure is not None and limit_met(session.failure) is None:
                 # The agent went on without the turn; what it made of that is not the policy's doing.
                 raise session.failure
-        except TimeoutError:
-            self._discard(
-                rollout_id, DiscardReason.ENV_TIMEOUT,
-                f"the episode was not over after rollout_timeout = {self._timeout_seconds:g} s, and did not return within "
-                f"{overtime(self._timeout_seconds):g} s more",
-            )  # fmt: skip
+        except AgentTimeout as error:
+            self._discard(rollout_id, DiscardReason.ENV_TIMEOUT, str(error))
             return Outcome.INFRASTRUCTURE_ERROR
         except ClientError as error:
             self._discard(rollout_id, DiscardReason.CLIENT_ERROR, str(error))

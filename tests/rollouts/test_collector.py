@@ -21,7 +21,7 @@ from sparring.rollouts.collector import Agent
 from sparring.sandbox import Limits, open_sandbox
 from sparring.scorers.unit_tests import run_tests
 from sparring.sessions import AnySession, Session
-from sparring.types import Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
+from sparring.types import Json, Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
 from sparring.workers.pool import Code, WorkerPool
 from sparring.workers.remote import in_workers, judged_in
 
@@ -111,6 +111,63 @@ def test_an_environment_that_is_not_done_in_time_is_lost() -> None:
     world = World("stuck", "stuck", timeout_seconds=-0.95)
     assert world.play_group().num_lost == 2
     assert world.ended() == {"discarded/env_timeout": 2, "unfinished": 0}
+
+
+def test_what_hangs_after_a_turn_is_the_policys_time_and_not_an_outage() -> None:
+    async def agent(task: Task, session: Session) -> AgentResult:
+        await session.chat(list(task.messages), ())
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        engine = ScriptedEngine(["wait for ever"], encode=ByteTokenizer().encode)
+        playing = collector(agent, ledger, reward=lambda _: -1.0, engine=engine, timeout=0.1)
+        (trajectory,) = asyncio.run(playing.play_group(plan)).trajectories
+    assert (trajectory.outcome, len(trajectory.turns)) == (Outcome.POLICY_TIMEOUT, 1)
+    assert trajectory.reward == Reward(total=-1.0)
+    assert "rollout_timeout = 0.1 s" in str(trajectory.error)
+
+
+def test_what_hangs_after_an_outage_is_an_outage() -> None:
+    async def agent(task: Task, session: Session) -> AgentResult:
+        await session.chat(list(task.messages), ())
+        with suppress(InfrastructureError):
+            await session.chat([*task.messages, {"role": "user", "content": "again"}], ())
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        engine = ScriptedEngine(["well", InfrastructureError("the engine is down")], encode=ByteTokenizer().encode)
+        group = asyncio.run(collector(agent, ledger, engine=engine, timeout=0.1).play_group(plan))
+        assert (group.trajectories, group.num_lost) == ((), 1)
+
+
+class Well(Environment):
+    """Its tool never returns, and its state is asked for all the same."""
+
+    @tool
+    async def wish(self) -> str:
+        """Wish."""
+        await asyncio.Event().wait()
+        return "granted"
+
+    def final_state(self) -> Json:
+        return {"water": 3}
+
+
+def test_a_tool_that_hangs_ends_the_episode_with_the_state_of_its_world() -> None:
+    call = '<tool_call>{"name": "wish", "arguments": {}}</tool_call>' * 2
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        engine = ScriptedEngine(lambda _: call, encode=ByteTokenizer().encode)
+        playing = collector(EnvironmentAgent(Well, max_turns=9).play, ledger, engine=engine, timeout=0.2)
+        (trajectory,) = asyncio.run(playing.play_group(plan)).trajectories
+    assert (trajectory.outcome, trajectory.final_state) == (Outcome.POLICY_TIMEOUT, {"water": 3})
+    assert [message["content"] for message in trajectory.messages if message["role"] == "tool"] == [
+        "error: stopped, since the time of the episode is over", "error: not run, since the time of the episode is over",
+    ]  # fmt: skip
 
 
 class Mine(Environment):
