@@ -26,7 +26,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
         # One write: print writes the end of the line by itself, and another thread's text comes between.
-        sys.stdout.write("asked\n")
+        sys.stdout.write("asked\\n")
         sys.stdout.flush()
         time.sleep(float(sys.argv[2]))
         message = {"role": "assistant", "content": sys.argv[3]}
