@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from sparring.checks.schemas import resolved
 from sparring.checks.subject import Given
+from sparring.data.files import each_key_once
 from sparring.errors import DataError, UsageError
 from sparring.types import Json, ToolSchema
 
+_Described: TypeAlias = tuple[str, str, Mapping[str, Any]]
+"""Name, description and parameters of a tool."""
+_WRAPPERS = ("result", "toolConfig", "tools")
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
@@ -60,25 +65,42 @@ def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:
 
 
 def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
-    """Tools by name, in the OpenAI shape, from a JSON file: a list of OpenAI tools, an MCP listing, or an OpenAPI document.
+    """Tools by name, in the OpenAI shape, from a JSON file: a list of tools of OpenAI, Anthropic or Bedrock, an MCP listing, or
+    an OpenAPI document. Nothing in their arguments refers to another place (`schemas.resolved`).
 
-    Raises DataError when it is none of them.
+    Raises DataError when it is none of them, and ServiceError when the library for JSON Schema is not installed.
     """
     try:
-        content: Any = json.loads(_text(path))
+        content: Any = json.loads(_text(path), object_pairs_hook=each_key_once(str(path)))
     except ValueError as error:
         raise DataError(
             f"{path} is not JSON ({error}); give OpenAI tools, an MCP listing or OpenAPI as JSON."
         ) from error
+    if isinstance(content, dict) and "swagger" in content:
+        raise DataError(
+            f"{path} is Swagger {content['swagger']}; convert it to OpenAPI 3, which most generators write."
+        )
     if isinstance(content, dict) and "paths" in content:
         tools = list(_operations(content))
     else:
-        while isinstance(content, dict) and ("result" in content or "tools" in content):
-            content = content.get("result", content.get("tools"))
+        while isinstance(content, dict) and (wrapper := next((one for one in _WRAPPERS if one in content), None)):
+            content = content[wrapper]
         tools = [tool for one in content if (tool := _tool(one))] if isinstance(content, list) else []
     if not tools:
-        raise DataError(f"{path} names no tools; give a list of OpenAI tools, an MCP listing (tools/list), or OpenAPI.")
-    return {str(tool["function"]["name"]): tool for tool in tools}
+        raise DataError(
+            f"{path} names no tools; give a list of OpenAI tools, an MCP listing (tools/list), a `toolConfig`, or OpenAPI."
+        )
+    by_name: dict[str, ToolSchema] = {}
+    for name, description, parameters in tools:
+        if name in by_name:
+            raise DataError(f"{path} has the tool {name!r} more than once; keep the one that production has.")
+        function = {
+            "name": name,
+            "description": description,
+            "parameters": resolved(parameters, f"{path}, tool {name!r}"),
+        }
+        by_name[name] = {"type": "function", "function": function}
+    return by_name
 
 
 def calls_in(row: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:
@@ -106,33 +128,56 @@ def _result(given: Json) -> str | None:
     return given if given is None or isinstance(given, str) else json.dumps(given)
 
 
-def _tool(given: Json) -> ToolSchema | None:
-    """An OpenAI tool, or one of MCP (`inputSchema`) or Bedrock (`toolSpec`), in the OpenAI shape."""
+def _tool(given: Json) -> _Described | None:
+    """A tool of OpenAI, MCP (`inputSchema`), Anthropic (`input_schema`) or Bedrock (`toolSpec`)."""
     if not isinstance(given, Mapping):
         return None
     spec = given.get("function", given.get("toolSpec", given))
-    schema = spec.get("parameters", spec.get("inputSchema", {}))
-    return (
-        None if "name" not in spec else _as_tool(spec["name"], spec.get("description", ""), schema.get("json", schema))
-    )
+    if not isinstance(spec, Mapping) or "name" not in spec:
+        return None
+    schema = next((spec[key] for key in ("parameters", "inputSchema", "input_schema") if key in spec), {})
+    return str(spec["name"]), str(spec.get("description", "")), schema.get("json", schema)
 
 
-def _operations(document: Mapping[str, Json]) -> Iterator[ToolSchema]:
+def _operations(document: Mapping[str, Json]) -> Iterator[_Described]:
     """Each operation of an OpenAPI document as a tool; parameters and fields of the JSON body are its arguments."""
+    components = document.get("components", {})
     for path, item in document["paths"].items():
         for method in (one for one in _METHODS if one in item):
             operation = item[method]
             properties, required = {}, []
             for one in (*item.get("parameters", ()), *operation.get("parameters", ())):
                 parameter = _resolved(one, document)
-                properties[parameter["name"]] = _resolved(parameter.get("schema", {}), document)
+                properties[parameter["name"]] = parameter.get("schema", {})
                 required += [parameter["name"]] * bool(parameter.get("required"))
             content = _resolved(operation.get("requestBody", {}), document).get("content", {})
             body = _resolved(content.get("application/json", {}).get("schema", {}), document)
-            properties |= {name: _resolved(one, document) for name, one in body.get("properties", {}).items()}
             name = operation.get("operationId", f"{method}_{path.strip('/').replace('/', '_')}")
-            schema = {"type": "object", "properties": properties, "required": [*required, *body.get("required", ())]}
-            yield _as_tool(name, operation.get("summary", ""), schema)
+            schema: Any = {
+                "type": "object",
+                **body,
+                "properties": {**properties, **body.get("properties", {})},
+                "required": [*required, *body.get("required", ())],
+                "components": components,
+            }
+            if str(document.get("openapi", "")).startswith("3.0"):
+                schema = _without_openapi_dialect(schema)
+            yield name, operation.get("summary", ""), schema
+
+
+def _without_openapi_dialect(schema: Any) -> Any:
+    """A schema of OpenAPI 3.0 as JSON Schema 2020-12: `nullable` and truth values as exclusive bounds are its own."""
+    if isinstance(schema, list):
+        return [_without_openapi_dialect(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {name: _without_openapi_dialect(one) for name, one in schema.items()}
+    for bound in ("Minimum", "Maximum"):
+        if isinstance(found.get(f"exclusive{bound}"), bool) and found.pop(f"exclusive{bound}"):
+            found[f"exclusive{bound}"] = found.pop(bound.lower())
+    if isinstance(found.get("nullable"), bool) and found.pop("nullable"):
+        return {"anyOf": [found, {"type": "null"}]}
+    return found
 
 
 def _resolved(one: Json, document: Mapping[str, Json]) -> Json:
@@ -144,10 +189,6 @@ def _resolved(one: Json, document: Mapping[str, Json]) -> Json:
             found = found.get(part, {})
         one, seen = found, seen + 1
     return one
-
-
-def _as_tool(name: str, description: str, parameters: Json) -> ToolSchema:
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def _text(path: Path) -> str:

@@ -7,16 +7,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from sparring.checks.calls import expert_calls
 from sparring.checks.given import calls_in
 from sparring.checks.registry import check
+from sparring.checks.schemas import differences, resolved
 from sparring.checks.subject import Subject
 from sparring.checks.tools import all_answers
 from sparring.environments.tools import fits
 from sparring.findings import Finding, Severity
-from sparring.types import Json, ToolSchema
+from sparring.types import Json
 
 FAR_APART = 0.4
 """Total variation between two mixes from which on a warning says so: this share of calls would have to be others."""
@@ -27,30 +27,36 @@ AGAIN = "Run `sparring check RECIPE --only environment` with the same file again
 
 @check("environment.production_schema", needs=("environment", "schemas"))
 async def production_schema(subject: Subject) -> Iterable[Finding]:
-    """The tools are those of production: same names, arguments, types, enumerations.
+    """The tools are those of production: same names, and arguments that take the same values.
 
-    Given the production's tools (`--schemas FILE`: OpenAI tools, an MCP listing, an OpenAPI document), every difference is
-    named. What is learned against other schemas are calls that production refuses. Copy the schemas, not their spirit.
+    Given the production's tools (`--schemas FILE`: OpenAI, Anthropic or Bedrock tools, an MCP listing, an OpenAPI document),
+    both are compared as JSON Schemas: types, enumerations, bounds, patterns, formats, unions, defaults, `required` and
+    `additionalProperties`, however they are written. What is learned against other schemas are calls that production
+    refuses. A default that production leaves open and null for an argument that may be left out are no differences. Where
+    type hints cannot say what production takes, return `SchemaTool`s with its schemas from the environment's `tools()`.
     """
     given = subject.given.schemas or {}
     here = {name: tool.schema for name, tool in subject.tools.items()}
-    differences: list[tuple[str, dict[str, Json]]] = []
+    differing: list[tuple[str, Mapping[str, Json]]] = []
     for name in given.keys() - here.keys():
-        differences.append((f"production has a tool {name}, the environment has not", {"tools": list(here)}))
+        differing.append((f"production has a tool {name}, the environment has not", {"tools": list(here)}))
     for name in here.keys() - given.keys():
-        differences.append((f"the environment has a tool {name}, production has not", {"production": list(given)}))
+        differing.append((f"the environment has a tool {name}, production has not", {"production": list(given)}))
     for name in given.keys() & here.keys():
-        differences += _schema_differences(name, here[name], given[name])
+        mine = resolved(here[name]["function"]["parameters"], f"tool {name!r} of the environment")
+        found = differences(mine, given[name]["function"]["parameters"])
+        differing += [(f"{name}: {one.what}", one.evidence) for one in found]
     return [
         Finding(
             rule="environment.production_schema",
             severity=Severity.ERROR,
             symptom=f"{what}.",
             evidence=evidence,
-            change="Give the tool the name, arguments and types that production has.",
+            change="Give the tool the name and arguments that production has: by type hints and `Bounded`, or by its own schema "
+            "in a `SchemaTool` that the environment's `tools()` returns.",
             confirm=AGAIN,
         )
-        for what, evidence in sorted(differences, key=lambda one: one[0])
+        for what, evidence in sorted(differing, key=lambda one: one[0])
     ]
 
 
@@ -81,42 +87,6 @@ async def representative(subject: Subject) -> Iterable[Finding]:
         )
         for what, evidence in found
     ]
-
-
-def _schema_differences(name: str, here: ToolSchema, there: ToolSchema) -> list[tuple[str, dict[str, Json]]]:
-    mine: dict[str, Any] = dict(here["function"]["parameters"])
-    theirs: dict[str, Any] = dict(there["function"]["parameters"])
-    own: dict[str, Any] = mine.get("properties", {})
-    other: dict[str, Any] = theirs.get("properties", {})
-    found: list[tuple[str, dict[str, Json]]] = []
-    for key in sorted({*own, *other}):
-        if key not in own or key not in other:
-            where = "only production" if key in other else "only the environment"
-            found.append((f"{name}: {where} has the argument {key!r}", {"here": list(own), "production": list(other)}))
-            continue
-        if _plain(own[key]) != _plain(other[key]):
-            evidence = {"here": own[key], "production": other[key]}
-            found.append((f"{name}: the argument {key!r} has another type than in production", evidence))
-        if (key in mine.get("required", ())) != (key in theirs.get("required", ())):
-            evidence = {"here": mine.get("required", []), "production": theirs.get("required", [])}
-            found.append((f"{name}: the argument {key!r} is not required in both", evidence))
-    return found
-
-
-def _plain(schema: Mapping[str, Any]) -> Any:
-    """A schema's type and enumeration, null and notes left out."""
-    if "anyOf" in schema or "oneOf" in schema:
-        choices = schema.get("anyOf", schema.get("oneOf", ()))
-        members = [_plain(one) for one in choices if one.get("type") != "null"]
-        return members[0] if len(members) == 1 else sorted(members, key=json.dumps)
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), None)
-    if "enum" in schema:
-        return {"enum": sorted(str(one) for one in schema["enum"] if one is not None)}
-    if kind == "array":
-        return {"array of": _plain(schema.get("items", {}))}
-    return kind
 
 
 def _unknown_tools(subject: Subject, theirs: Sequence[tuple]) -> list[tuple[str, dict[str, Json]]]:
