@@ -45,11 +45,8 @@ def review(
         print_json(found.as_json())
     else:
         _show_review(found)
-    if found.after.paid_wrong:
-        raise GateError(
-            f"{found.after.paid_wrong} of {found.after.num} episodes are paid for what the scorer rejects, "
-            f"{found.after.disagreements[0].trajectory_id} first; make the reward read what the scorer reads, and review again."
-        )
+    if found.refusal is not None:
+        raise GateError(found.refusal)
 
 
 def _show_review(found: Review) -> None:

@@ -22,6 +22,8 @@ from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.stored import read_trajectories
 from sparring.types import Trajectory
 
+MOST_UNPAID = 0.1
+"""Share of right answers that may earn no more than a wrong one before a review refuses the reward."""
 _AT_ONCE = 8
 """Episodes that are judged side by side, where a judge waits for something."""
 
@@ -41,11 +43,32 @@ class Review:
     mean_before: float | None
     mean_after: float
 
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing should be trained on this reward: a wrong answer is paid, or right ones earn no more than wrong ones.
+        None where neither holds."""
+        found, first = self.after, next(iter(self.after.disagreements), None)
+        if first is None:
+            return None
+        if found.paid_wrong:
+            return (
+                f"{found.paid_wrong} of {found.num} episodes are paid for what the scorer rejects, {first.trajectory_id} first; "
+                "make the reward read what the scorer reads, and review again."
+            )
+        num_right = found.both_right + found.unpaid_right
+        if found.unpaid_right <= MOST_UNPAID * num_right:
+            return None
+        return (
+            f"{found.unpaid_right} of {num_right} right answers earn no more than a wrong one, {first.trajectory_id} first, and "
+            f"{found.num_inverted} of {found.num_pairs} pairs of a task are inverted; advantages would not teach what is right. "
+            "Let the reward give more where the scorer gives more, and review again."
+        )
+
     def as_json(self) -> dict[str, Any]:
         return {
             "format": 1, "episodes": list(self.episodes), "independence": self.independence, "num_changed": self.num_changed,
             "reward_mean_before": self.mean_before, "reward_mean_after": self.mean_after,
-            "before": self.before.as_json(), "after": self.after.as_json(),
+            "before": self.before.as_json(), "after": self.after.as_json(), "refusal": self.refusal,
         }  # fmt: skip
 
 

@@ -104,3 +104,29 @@ def test_the_command_shows_what_is_at_fault_and_ends_with_5_while_a_wrong_answer
     said = CliRunner().invoke(app, ["review", str(run), str(mended), "--json"])
     assert said.exit_code == 0
     assert json.loads(said.stdout)["after"]["share"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reward", "unpaid"),
+    [("0.5", 2), ("0.0", 2), ('0.5 - 0.4 * ("B3</final_output>" in trajectory.messages[-1]["content"])', 2)],
+)
+def test_a_reward_by_which_right_answers_earn_no_more_than_wrong_ones_is_refused(
+    run: Path, tmp_path: Path, reward: str, unpaid: int
+) -> None:
+    # Right are attempt 0 of train-10 and the one of validation-4, wrong two of train-10: 4 pairs of one task.
+    flat = recipe(tmp_path / "flat", reward)
+    found = review(run, flat)
+    assert (found.after.paid_wrong, found.after.unpaid_right, found.after.num_inverted, found.after.num_pairs) == (
+        0, unpaid, 4, 4,
+    )  # fmt: skip
+    said = CliRunner().invoke(app, ["review", str(run), str(flat)])
+    assert said.exit_code == 5
+    assert "2 of 2 right answers earn no more than a wrong one" in " ".join(said.output.split())
+    assert "4 of 4 pairs of a task are inverted" in " ".join(said.output.split())
+
+
+def test_a_right_answer_that_costs_steps_and_a_wrong_one_with_partial_credit_are_not_refused(
+    run: Path, tmp_path: Path
+) -> None:
+    partial = recipe(tmp_path / "partial", f"0.3 + 0.6 * {STRICT}")
+    assert review(run, partial).refusal is None
