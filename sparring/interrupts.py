@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -20,6 +21,9 @@ Result = TypeVar("Result")
 
 STOP_SECONDS: Final = 35.0
 """How long `run` waits for what it has cancelled: as long as environments may take to close, and a little more."""
+SAME_SECONDS: Final = 0.5
+"""A signal that comes so soon after the first is the same request: a service manager sends it to every process of a command, and
+the supervisor passes its own on."""
 ANNOUNCE_SECONDS: Final = 1.0
 """A stop that takes longer is announced."""
 _asked: signal.Signals | None = None
@@ -38,6 +42,16 @@ def raise_on_signals() -> None:
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, terminate)
+
+
+def _reset_in_child() -> None:
+    """A process that user code has forked, by multiprocessing say, is no command: it ends on SIGTERM, as ever."""
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if getattr(signal.getsignal(number), "__module__", None) == __name__:
+            signal.signal(number, default)
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
@@ -63,15 +77,21 @@ def interrupts(stop: Callable[[], None]) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
-    def first(number: int, _: object) -> None:
+    asked_at = 0.0
+
+    def asked(number: int, _: object) -> None:
+        nonlocal asked_at
         global _asked
-        _asked = signal.Signals(number)
-        restore()
-        stop()
+        if _asked is None:
+            _asked, asked_at = signal.Signals(number), time.monotonic()
+            stop()
+        elif time.monotonic() - asked_at > SAME_SECONDS:
+            restore()
+            signal.raise_signal(signal.Signals(number))
 
     _asked = None
     for number in previous:
-        signal.signal(number, first)
+        signal.signal(number, asked)
     try:
         yield
     finally:

@@ -233,6 +233,17 @@ def test_a_training_that_is_stopping_when_its_supervisor_is_killed_finishes_its_
     assert (run / "stopped").exists()
 
 
+def test_a_signal_to_every_process_is_one_request(run: Path) -> None:
+    """As a service manager or a batch system stops what it runs: each process gets the signal, and one the supervisor's, too."""
+    process = supervised(run, STOPS)
+    eventually((run / "ready").exists)
+    os.kill(int((run / "pid").read_text()), signal.SIGTERM)
+    eventually((run / "stopping").exists)
+    os.kill(process.pid or 0, signal.SIGTERM)
+    assert exit_code(process) == 0
+    assert (run / "stopped").exists()
+
+
 def test_one_that_still_starts_ends_at_once_when_its_supervisor_is_killed(run: Path) -> None:
     program = f"""
 import os, pathlib, time
