@@ -38,7 +38,9 @@ class Finding:
     confirm: str
     """How to see that it helped."""
     step: int | None = None
-    """Of a finding during training: the step after which it was seen."""
+    """Of a finding during training: the step after which it was seen, of several the last."""
+    first_step: int | None = None
+    """The step after which it was seen first, where that was an earlier one."""
     trajectories: tuple[str, ...] = ()
     """Of the same: ids of some trajectories that show it."""
 
@@ -52,6 +54,8 @@ class Finding:
         content = asdict(self)
         if self.step is None:
             del content["step"], content["trajectories"]
+        if self.first_step is None:
+            del content["first_step"]
         if not self.settings:
             del content["settings"]
         if self.confirm_after is None:
@@ -64,6 +68,7 @@ class Finding:
         return cls(
             rule=content["rule"], severity=Severity(content["severity"]), symptom=content["symptom"],
             evidence=content["evidence"], change=content["change"], confirm=content["confirm"], step=content.get("step"),
+            first_step=content.get("first_step"),
             trajectories=tuple(content.get("trajectories", ())), settings=content.get("settings", {}),
             confirm_after=content.get("confirm_after"),
         )  # fmt: skip

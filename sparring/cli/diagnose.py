@@ -16,6 +16,7 @@ from sparring.tracking import Console
 
 if TYPE_CHECKING:
     from sparring.diagnosis import Diagnosis
+    from sparring.findings import Finding
 
 
 @app.command()
@@ -84,7 +85,8 @@ def _show(found: Diagnosis) -> None:
         rows = [
             [
                 one.severity.value,
-                f"{one.rule}: {one.symptom}\n{evidence_lines({k: v for k, v in one.evidence.items() if k != 'examples'})}",
+                f"{one.rule}{_since(one)}: {one.symptom}\n"
+                + evidence_lines({k: v for k, v in one.evidence.items() if k != "examples"}),
                 "\n".join([one.change, *overrides(one.settings)]),
                 one.confirm + (f" Judge it after {one.confirm_after} steps." if one.confirm_after is not None else ""),
             ]
@@ -94,8 +96,19 @@ def _show(found: Diagnosis) -> None:
         Console().table(title, ["severity", "symptom and evidence", "change", "how to confirm it"], rows)
     for one in found.silenced:
         say(f"left out: {one.finding.rule}, which {one.by} explains")
+    for one in found.past:
+        say(f"was so after {_steps(one)}, and not any more: {one.rule}: {one.symptom}")
     course = ", ".join(f"{name} {json.dumps(values)}" for name, values in found.course.items())
     say(f"at first and now: {course}" if found.course else "no step was trained yet")
     first = found.first
     if first is not None and first.settings:
         say(f"next: sparring runs branch {shlex.quote(str(found.run))} {' '.join(overrides(first.settings))}")
+
+
+def _since(finding: Finding) -> str:
+    return "" if finding.first_step is None else f" (since step {finding.first_step})"
+
+
+def _steps(finding: Finding) -> str:
+    first, last = finding.first_step, finding.step
+    return f"step {last}" if first is None else f"steps {first} to {last}"

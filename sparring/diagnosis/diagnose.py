@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -19,7 +20,7 @@ logger = get_logger(__name__)
 
 State: TypeAlias = Literal["change", "fine", "solved", "early"]
 
-TUNING = ("budgets.", "difficulty.", "evaluation.", "episodes.", "signal.", "stall.", "tools.")
+TUNING = ("batch.", "budgets.", "difficulty.", "evaluation.", "episodes.", "signal.", "stall.", "tasks.", "tools.")
 """Advice on how to train, which an alarm may explain."""
 ALARMS = (
     "system.",
@@ -57,11 +58,30 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "stall.validation_flat": ("difficulty.", "signal.", "evaluation.completion"),
     "stall.collapse": (
         "budgets.","evaluation.", "difficulty.", "signal.", "stall.groups_agree", "system.filtered", "system.stale"),
-    "stall.nothing_moves": ("difficulty.", "signal.", "evaluation.completion"),
+    "optimizer.updates_too_large": (
+        "answers.", "budgets.", "difficulty.", "episodes.", "evaluation.", "signal.", "stall.", "system.filtered",
+        "system.mismatch", "system.stale", "tools.",
+    ),
+    "reward.constant": (
+        "difficulty.", "evaluation.", "episodes.", "reward.paid_for_wrong", "signal.", "stall.", "system.filtered", "tasks.",
+    ),
+    "tasks.labels": ("difficulty.", "evaluation.completion", "signal.", "stall.groups_agree"),
+    "reward.disagrees": ("difficulty.", "evaluation.completion", "signal.", "stall.", "tasks."),
+    "batch.too_small": ("difficulty.", "signal.", "stall.", "system.filtered"),
+    "sampling.temperature": ("budgets.", "difficulty.", "signal.", "stall.", "tasks.", "tools."),
+    "stall.nothing_moves": ("budgets.", "difficulty.", "episodes.", "evaluation.", "signal.", "stall.", "system.filtered"),
     "signal.valid_below_mean": ("difficulty.", "evaluation.completion"),
 }  # fmt: skip
 """What a finding explains, by the beginnings of names: advice that would treat its consequence is left out."""
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+CAUSES = (
+    ("system.", "environment.", "clients.", "histories."),
+    ("optimizer.", "stall.collapse", "stall.nothing_moves"),
+    ("reward.", "tools.", "sampling.", "evaluation.all_zero"),
+    ("budgets.",),
+)
+"""Of findings that weigh the same, which comes first, by the beginnings of names: what does not work at all, then the size of
+the updates, then what is paid and in which format, then budgets, then tasks and the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,47 +104,46 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     """The heaviest first; those of detectors among them."""
     silenced: tuple[Silenced, ...]
+    past: tuple[Finding, ...]
+    """What detectors said while it trained and does not hold any more."""
     course: Mapping[str, Json]
     """Reward, score and validation, at first and now."""
 
     @property
     def first(self) -> Finding | None:
-        """The one to act on."""
-        return next((one for one in self.findings if one.severity is not Severity.NOTE), None)
+        """The one to act on; None where nothing is to be changed."""
+        if self.state != "change":
+            return None
+        return next(one for one in self.findings if one.severity is not Severity.NOTE)
 
     def as_json(self) -> dict[str, Json]:
         return {
             "format": 1, "run": self.run, "step": self.step, "state": self.state, "headline": self.headline,
             "course": dict(self.course), "findings": [one.as_json() for one in self.findings],
             "silenced": [{"rule": one.finding.rule, "by": one.by, "symptom": one.finding.symptom} for one in self.silenced],
+            "past": [one.as_json() for one in self.past],
         }  # fmt: skip
 
 
 def diagnosed(run: str, observed: Observed) -> Diagnosis:
     """Pure: the same evidence gives the same diagnosis. `run` is how commands name it."""
     own: list[Finding] = []
-    observed = replace(observed, said=[*observed.said, *_detected(observed)])
+    heard, past = _heard(observed)
+    observed = replace(observed, said=heard)
     asked = observed
     for one in SYMPTOMS.values():
         found = _asked(one, asked)
         if found:
             own += found
             asked = replace(asked, said=[*asked.said, *found])
-    # What a detector said twice counts once, as heavily as it was said.
-    heard = {
-        (one.rule, str(one.evidence.get("subject", ""))): one
-        for severity in reversed(ORDER)
-        for one in observed.said
-        if one.severity is severity
-    }
-    everything = sorted([*own, *heard.values()], key=lambda one: ORDER.index(one.severity))
+    everything = sorted([*own, *heard], key=_weight)
     silenced = _silenced(everything)
     left_out = [one.finding for one in silenced]
     findings = tuple(one for one in everything if all(one is not other for other in left_out))
     state, headline = _verdict(run, observed, findings)
     return Diagnosis(
         run=run, step=observed.history.last_step if observed.history.steps else 0, state=state, headline=headline,
-        findings=findings, silenced=tuple(silenced), course=_course(observed),
+        findings=findings, silenced=tuple(silenced), past=tuple(past), course=_course(observed),
     )  # fmt: skip
 
 
@@ -143,6 +162,41 @@ def _detected(observed: Observed) -> list[Finding]:
         return []
     off = observed.config.detectors.off
     return [finding for name, one in DETECTORS.items() if name not in off for finding in one.rule(observed.history)]
+
+
+def _heard(observed: Observed) -> tuple[list[Finding], list[Finding]]:
+    """What detectors have said that holds now, each once, and what does not hold any more.
+
+    It holds when they say it of the run as it stands. An error outlives that, since a hack that every episode has taken up can no
+    longer be seen by comparing them; not one that the scorer calls solved. What cannot be asked again (scanners of the user's)
+    holds.
+    """
+    by_key: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for one in observed.said:
+        by_key[_key(one)].append(one)
+    present = {_key(one): one for one in sorted(_detected(observed), key=_weight, reverse=True)}
+    is_solved = bool(observed.trained) and observed.is_solved
+    holds, past = [], []
+    for key in {**by_key, **present}:
+        before = sorted(by_key[key], key=_weight)
+        one = present.get(key) or before[0]
+        first = min((other.step for other in before if other.step is not None), default=one.step)
+        if first != one.step:
+            one = replace(one, first_step=first)
+        outlives = one.rule not in DETECTORS or (one.severity is Severity.ERROR and not is_solved)
+        (holds if key in present or outlives else past).append(one)
+    return holds, past
+
+
+def _key(finding: Finding) -> tuple[str, str]:
+    """What was said: by which rule, and of which of the things that it speaks of."""
+    return finding.rule, str(finding.evidence.get("subject", ""))
+
+
+def _weight(finding: Finding) -> tuple[int, int]:
+    """Errors first, and of equals the cause before its consequences."""
+    rank = next((place for place, names in enumerate(CAUSES) if finding.rule.startswith(names)), len(CAUSES))
+    return ORDER.index(finding.severity), rank
 
 
 def _silenced(everything: Sequence[Finding]) -> tuple[Silenced, ...]:
@@ -174,14 +228,17 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 
 
 def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple[State, str]:
-    first = next((one for one in findings if one.severity is not Severity.NOTE), None)
+    is_solved = bool(observed.trained) and observed.is_solved
+    # What is solved needs no advice; what makes the success doubtful is an error.
+    least = ORDER.index(Severity.ERROR if is_solved else Severity.WARNING)
+    first = next((one for one in findings if ORDER.index(one.severity) <= least), None)
     if first is not None:
         settings = " ".join(overrides(first.settings))
         if settings:
             return "change", f"Change one thing, {settings}: {first.symptom}"
         return "change", f"Change one thing, in words below ({first.rule}): {first.symptom}"
     rewards = observed.series("rollout/reward/mean")
-    if observed.trained and observed.is_solved:
+    if is_solved:
         return "solved", f"Nothing to change: {observed.success:.0%} of the last episodes are right."
     if len(rewards) < STALL_STEPS:
         return (

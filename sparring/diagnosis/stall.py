@@ -41,9 +41,6 @@ WINDOW, SHORT_WINDOW = 5, 2
 HEALTHY_SIGNAL = 0.3
 """Share of groups with signal, below which a stall has an easier explanation than capacity."""
 MOST_RANK = 128
-FARTHEST = 5e-4
-"""Sum of the learning rates of all steps, below which hardly anything can have been learned: weights are a hundred times as
-large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,36 +265,6 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         trajectories=named(observed.late),
         settings=settings,
         confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + width - 1] - steps[peak])),
-    )  # fmt: skip
-
-
-@symptom("stall.nothing_moves")
-def nothing_moves(observed: Observed) -> Iterable[Finding]:
-    """Groups have signal, yet reward, entropy and log-probabilities stand still, and all steps together have moved no weight far:
-    with Adam by the learning rate a step at most. The steps are too small."""
-    rate = observed.config.optimizer.learning_rate
-    farthest = rate * len(observed.trained) * observed.config.algorithm.num_passes
-    if not is_flat(observed) or observed.is_solved or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
-        return
-    changes = {name: thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")}
-    # So that as many steps go twice as far as they must to be seen.
-    higher = min(1.0, max(10 * rate, float(f"{2 * FARTHEST / len(observed.trained):.0e}")))
-    if farthest > FARTHEST or any(one is None or one.exceeds(SURE) or (-one).exceeds(SURE) for one in changes.values()):
-        return
-    yield Finding(
-        rule="stall.nothing_moves",
-        severity=Severity.WARNING,
-        symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
-        evidence={
-            "changes": {name: [round(one.value, 6), round(one.error, 6)] for name, one in changes.items() if one is not None},
-            "farthest_any_weight_went": farthest, "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
-            "learning_rate": rate, "grad_norm": round(observed.now("training/grad_norm"), 5),
-        },
-        change=f"Raise the learning rate from {rate:g} to {higher:g}.",
-        confirm="training/entropy leaves its level, then the reward does.",
-        step=observed.history.last_step,
-        settings=possible(observed.config, {"optimizer.learning_rate": rounded(higher)}),
-        confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 
 

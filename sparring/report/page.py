@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from sparring.config import resolved_toml
-from sparring.diagnosis import SYMPTOMS, diagnose
+from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.proposal import overrides
 from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation
@@ -214,9 +214,9 @@ def _bar(name: str, success: Interval) -> str:
 
 def _diagnosis_section(record: Record, ids: set[str]) -> str:
     """What to change first; nothing of a run that was not trained."""
-    if not record.config.is_trainable:
+    found = record.diagnosis
+    if found is None:
         return ""
-    found = diagnose(record.path)
     articles = [
         finding_article(finding, more=_links(finding, ids))
         for finding in found.findings
@@ -243,7 +243,8 @@ def _findings_section(record: Record, ids: set[str]) -> str:
         label = (
             f'<p class="faint">{labels[place]} in the curves' if place in labels else '<p class="faint">Before training'
         )
-        articles.append(finding_article(finding, more=f"{label}{'. Episodes: ' + links if links else '.'}</p>\n"))
+        past = "" if record.holds(finding) else ", and not any more"
+        articles.append(finding_article(finding, more=f"{label}{past}{'. Episodes: ' + links if links else '.'}</p>\n"))
     left = len(places) - len(articles)
     more = f"<p>{left} more are in findings.jsonl.</p>" if left else ""
     return f'<section id="findings"><h2>Findings</h2>{"".join(articles) or "<p>Nothing was found.</p>"}{more}</section>'

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from sparring.config import Config
+from sparring.diagnosis import Diagnosis, diagnose
 from sparring.errors import DataError
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report
@@ -37,6 +38,8 @@ class Record:
     """Steps that the run went on from, again."""
     findings: tuple[Finding, ...]
     """In the order in which they were said; what a resumed run said anew, once."""
+    diagnosis: Diagnosis | None
+    """None of a run that trains nothing."""
     held_out: EvaluationReport | None
     """The newest that compares policies; the newest of all where none does."""
     validations: Mapping[int, Evaluation]
@@ -58,6 +61,11 @@ class Record:
     def was_checked(self) -> bool:
         """Whether the recipe was checked before it was trained."""
         return bool(self.manifest.get("checked"))
+
+    def holds(self, finding: Finding) -> bool:
+        """Whether what was said of a step is so of the run as it stands; what was said before training is."""
+        past = () if self.diagnosis is None else self.diagnosis.past
+        return finding.step is None or all(one.rule != finding.rule for one in past)
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, value) of a metric where it was measured."""
@@ -83,9 +91,10 @@ def read_run(path: Path) -> Record:
     unread: list[str] = []
     numbers = path / "metrics.jsonl"
     metrics, resumed_after = read_metrics(numbers) if numbers.is_file() else ({}, ())
+    config = folder.config()
     return Record(
         path=path,
-        config=folder.config(),
+        config=config,
         manifest=_manifest(path / MANIFEST, unread),
         status=folder.status(),
         metrics=metrics,
@@ -93,6 +102,7 @@ def read_run(path: Path) -> Record:
         findings=tuple(
             {(one.rule, one.severity, one.step): one for one in _findings(path / "findings.jsonl")}.values()
         ),
+        diagnosis=diagnose(path) if config.is_trainable else None,
         held_out=_held_out(folder.evaluations, unread),
         validations=_validations(folder.evaluations, unread),
         vocabulary=_vocabulary(path / VOCABULARY, unread),

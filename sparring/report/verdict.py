@@ -239,7 +239,7 @@ def _paid_state(paid: float, unpaid: float) -> State:
 
 
 def _findings(record: Record) -> Look:
-    doubtful = [one for one in record.findings if _speaks_against(one)]
+    doubtful = [one for one in record.findings if _speaks_against(one) and record.holds(one)]
     errors = [one for one in doubtful if one.severity is Severity.ERROR]
     off = len(record.config.detectors.off)
     notes = f" {_count(off, 'detector')} off." if off else ""
@@ -248,7 +248,8 @@ def _findings(record: Record) -> Look:
         return Look(name="Findings", state=State.GOOD, said=said + notes)
     counts = f"{_count(len(errors), 'error')}, {_count(len(doubtful) - len(errors), 'warning')}"
     heaviest = (errors or doubtful)[0]
-    said = f"{counts}; first: {_cap(heaviest.symptom)}{notes}"
+    when = "" if heaviest.step is None else f"after step {heaviest.step}: "
+    said = f"{counts}; first, {when}{heaviest.symptom}{notes}"
     return Look(name="Findings", state=State.BAD if errors else State.DOUBT, said=said)
 
 

@@ -61,7 +61,8 @@ class Handshake:
                 f"after step {step} engine and learner differ by {difference:.3g} a token in the log-probabilities of one text: "
                 "they compute with different weights. Restart the engine, and resume the run."
             )
-        return {"training/probe_difference": difference}
+        changed = {} if update is None else {"training/probe_change": update}
+        return {"training/probe_difference": difference, **changed}
 
 
 def _beginning(batch: TrainingBatch) -> tuple[int, ...]:

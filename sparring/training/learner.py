@@ -144,7 +144,10 @@ class TorchLearner:
         fault_point("learner.optimized")
         self._optimizer.zero_grad()
         self._forget_weights()
-        return {"training/grad_norm": norm, "training/learning_rate": learning_rate}
+        return {
+            "training/grad_norm": norm, "training/learning_rate": learning_rate,
+            "training/update_size": update_size(self._optimizer),
+        }  # fmt: skip
 
     @releases_threads
     def export_weights(self) -> Weights:
@@ -281,3 +284,23 @@ class TorchLearner:
     def _forget_weights(self) -> None:
         self._snapshot: Weights | None = None
         self._merged: LlamaWeights | None = None
+
+
+@torch.no_grad()
+def update_size(optimizer: torch.optim.AdamW) -> float:
+    """Norm of the change that the last step made to the trained weights, as a share of their norm. From the moments, so that
+    no copy of the weights is kept; without the weight decay."""
+    changes, sizes = [], []
+    for group in optimizer.param_groups:
+        beta1, beta2 = group["betas"]
+        for parameter in group["params"]:
+            sizes.append(parameter.norm())
+            state = optimizer.state.get(parameter)
+            if state:
+                num_steps = float(state["step"])
+                first = state["exp_avg"] / (1 - beta1**num_steps)
+                second = state["exp_avg_sq"] / (1 - beta2**num_steps)
+                changes.append(group["lr"] * (first / (second.sqrt() + group["eps"])).norm())
+    if not changes:
+        return 0.0
+    return (torch.stack(changes).norm() / torch.stack(sizes).norm().clamp(min=1e-30)).item()

@@ -29,7 +29,43 @@ def attempts(total: float, *, failed: float) -> dict[str, float]:
 
 
 def unpaid(digest: Digest, step: int) -> Digest:
-    return replace(digest, reward=0.0)
+    """But for one episode, so that the reward is not constant."""
+    return digest if digest.id == "train/2/task-16/0.0" else replace(digest, reward=0.0)
+
+
+def updated(**values: Callable[[int], float]) -> Callable[[int], Mapping[str, float]]:
+    """Metrics of training by their last name, each a function of the step."""
+    names = {"entropy": "rollout/logprob/entropy"}
+    return lambda step: {names.get(name, f"training/{name}"): value(step) for name, value in values.items()}
+
+
+def destroyed(step: int, task: int) -> float:
+    """By the first update."""
+    return 0.4 if step == 1 else 0.0
+
+
+def number(digest: Digest) -> int:
+    return int(digest.task_id.split("-")[1])
+
+
+def unpaid_tasks(digest: Digest, step: int) -> Digest:
+    """The reward has wrong reference answers for every other task, the scorer has the right ones."""
+    return replace(digest, reward=0.0) if number(digest) % 2 else digest
+
+
+def wrong_labels(digest: Digest, step: int) -> Digest:
+    """Reward and scorer have wrong reference answers for every other task; the policy answers these like the others."""
+    said = f"ans {digest.task_id}" if digest.reward or number(digest) % 2 else f"ans {digest.id[-3]}"
+    is_wrong = number(digest) % 2
+    return replace(digest, answer=said, said=(said,), **({"reward": 0.0, "score": 0.0} if is_wrong else {}))
+
+
+def guesses(digest: Digest, step: int) -> Digest:
+    """Every other task is too hard: each of its episodes ends with another answer."""
+    if number(digest) % 2 == 0:
+        return wrong_labels(digest, step)
+    said = f"ans {digest.id}"
+    return replace(digest, answer=said, said=(said,), reward=0.0, score=0.0)
 
 
 def hopeless(step: int, task: int) -> float:
@@ -88,6 +124,27 @@ ALREADY = {
 }
 
 PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
+    "optimizer.updates_too_large": (
+        run(
+            destroyed, steps=3,
+            metrics=lambda step: {
+                "rollout/logprob/entropy": 0.14 if step == 1 else 1.85, **({"training/update_size": 0.45} if step == 1 else {}),
+            },
+            change=lambda digest, step: digest if step == 1 else replace(digest, num_cut=1, outcome=Outcome.MAX_TOKENS),
+        ),
+        {"optimizer.learning_rate"}, Severity.ERROR,
+    ),
+    "batch.too_small": (
+        run(0.5, metrics=lambda step: {"analysis/batch_valid_ratio": 0.5},
+        more=["batch.global_batch_size=2", "batch.group_size=2"]), {"batch.global_batch_size"}, Severity.WARNING,
+    ),
+    "reward.constant": (run(0.4, change=changed(reward=0.5)), set(), Severity.ERROR),
+    "reward.disagrees": (run(rises(0.3, 0.9), change=unpaid_tasks), set(), Severity.ERROR),
+    "tasks.labels": (run(rises(0.3, 0.9), change=wrong_labels), set(), Severity.WARNING),
+    "sampling.temperature": (
+        run(rises(0.1, 0.5), validations={0: 0.8, 10: 0.8}, more=["sampling.temperature=2.0"]), {"sampling.temperature"},
+        Severity.WARNING,
+    ),
     "stall.flat_from_start": (run(0.3, change=unpaid), set(), Severity.ERROR),
     "stall.groups_agree": (run(hopeless), {"curriculum.select"}, Severity.WARNING),
     "stall.validation_flat": (
@@ -180,6 +237,14 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
 }  # fmt: skip
 
 HEALTHY: dict[str, Observed] = {
+    "optimizer.updates_too_large": run(
+        rises(0.4, 0.8), metrics=updated(update_size=lambda step: 0.08, entropy=lambda step: 0.5 / step**0.3)
+    ),
+    "batch.too_small": run(0.5, metrics=lambda step: {"analysis/batch_valid_ratio": 0.3}),
+    "reward.constant": run(1.0),
+    "reward.disagrees": run(rises(0.3, 0.9), change=lambda digest, step: replace(digest, reward=0.5 * digest.reward)),
+    "tasks.labels": run(rises(0.3, 0.9), change=guesses),
+    "sampling.temperature": run(rises(0.8, 0.85), validations={0: 0.8, 10: 0.8}, more=["sampling.temperature=1.5"]),
     "stall.flat_from_start": run(rises(0.02, 0.5)),
     "stall.groups_agree": run(0.99),
     "stall.validation_flat": run(rises(0.2, 0.9), validations={0: 0.2, 10: 0.5, 20: 0.8}),
@@ -248,6 +313,40 @@ def test_what_only_looks_like_it_is_not_named_and_has_no_error(rule: str) -> Non
     found = said(HEALTHY[rule])
     assert rule not in found
     assert not [one.rule for one in found.values() if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("score", [True, False])
+def test_the_rate_is_named_after_the_first_update_that_destroyed_the_policy(score: bool) -> None:
+    """Of a policy that was right in 40 % of 48 episodes and is right in none of the next 48."""
+    observed = run(
+        destroyed,
+        steps=2,
+        metrics=updated(
+            update_size=lambda step: 0.45 if step == 1 else 0.0, entropy=lambda step: 0.14 if step == 1 else 1.9
+        ),
+        change=lambda digest, step: digest if score else replace(digest, score=None),
+        more=["optimizer.learning_rate=0.05"],
+    )
+    first = diagnosed("runs/x", observed).first
+    assert first is not None
+    assert first.rule == "optimizer.updates_too_large"
+    assert first.settings == {"optimizer.learning_rate": 6e-4}  # 0.05 * 0.005 / 0.45
+
+
+def test_updates_that_leave_every_log_probability_are_named_with_what_holds_them_back() -> None:
+    def still(*more: str, rate: float = 4e-5) -> Mapping[str, object]:
+        moved = updated(probe_change=lambda step: 1e-6, update_size=lambda step: 1e-7, learning_rate=lambda step: rate)
+        first = diagnosed("runs/x", run(0.4, steps=5, metrics=moved, more=more)).first
+        assert first is not None
+        assert first.rule == "stall.nothing_moves"
+        return first.settings
+
+    assert still("schedule.max_steps=2000000", "optimizer.warmup_steps=1000000", rate=1e-9) == {
+        "optimizer.warmup_steps": 10
+    }
+    assert still("optimizer.adam_eps=1000") == {"optimizer.adam_eps": 1e-8}
+    assert still("optimizer.adam_grad_clip_norm=1e-12") == {"optimizer.adam_grad_clip_norm": 1.0}
+    assert still() == {"optimizer.learning_rate": 1.0}  # 4e-5 * 0.005 / 1e-7 is 2, and above 1 is refused
 
 
 def test_the_client_that_changes_histories_is_named_with_the_reason() -> None:

@@ -98,6 +98,18 @@ def test_findings_of_training_count_and_advice_before_it_does_not(tmp_path: Path
         assert worst_first(one.looks)[0].state is (State.GOOD if state is State.GOOD else state)
 
 
+def test_a_warning_that_does_not_hold_any_more_counts_no_more_and_an_error_does(tmp_path: Path) -> None:
+    for severity, state in (("warning", State.GOOD), ("error", State.BAD)):
+        (tmp_path / severity).mkdir()
+        run = StoredRun(tmp_path / severity)
+        # A detector that says nothing of the run as it stands, which has no episodes.
+        run.log({1: {}, 2: {}}, findings=[finding("reward.paid_for_wrong", severity, 2)])
+        evaluated(run, LOW, HIGH)
+        look = next(one for one in said(run).looks if one.name == "Findings")
+        assert look.state is state
+        assert ("after step 2" in look.said) == (state is State.BAD)
+
+
 def test_held_out_tasks_that_were_trained_on_word_for_word_are_bad(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     evaluated(run, LOW, HIGH)

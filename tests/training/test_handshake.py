@@ -36,18 +36,24 @@ def learned(learner: TorchLearner, rate: float = 0.05) -> Weights:
 
 
 def test_an_engine_that_took_the_weights_passes(tiny_policy) -> None:
-    async def main() -> list[float]:
+    async def main() -> list[dict[str, float]]:
         learner = TorchLearner(tiny_policy(("q_proj",)))
         engine = TorchEngine(learner._policy, learner.export_weights(), kv_cache_tokens=256)
         handshake, found = Handshake(engine, learner), []
-        for step in (1, 2, 3):
-            weights = learned(learner)
+        for step, rate in ((1, 0.05), (2, 0.05), (3, 0.0)):
+            weights = learned(learner, rate)
             await engine.load_weights(weights, version=step)
-            found.append((await handshake.check(weights, step, LESSON))["training/probe_difference"])
+            found.append(await handshake.check(weights, step, LESSON))
         await engine.close()
         return found
 
-    assert max(asyncio.run(main())) < 1e-4
+    found = asyncio.run(main())
+    assert max(one["training/probe_difference"] for one in found) < 1e-4
+    # Before the first update nothing was asked; the third has a learning rate of 0.
+    moved = [one.get("training/probe_change") for one in found]
+    assert (moved[0], moved[2]) == (None, 0.0)
+    assert moved[1] is not None
+    assert moved[1] > 0.01
 
 
 def test_an_engine_that_kept_the_old_weights_is_found_whatever_it_says(tiny_policy) -> None:

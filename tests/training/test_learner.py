@@ -200,7 +200,12 @@ def test_a_step_is_clipped_reported_and_clears_the_gradient(tiny_policy, batch):
     norm = gradients(policy).norm().item()
     before = {name: p.detach().clone() for name, p in policy.trained.items()}
     metrics = learner.optim_step(0.1)
-    assert metrics == {"training/grad_norm": pytest.approx(norm), "training/learning_rate": 0.1}
+    changed = math.sqrt(sum((p - before[name]).square().sum().item() for name, p in policy.trained.items()))
+    size = math.sqrt(sum(p.square().sum().item() for p in policy.trained.values()))
+    assert metrics == {
+        "training/grad_norm": pytest.approx(norm), "training/learning_rate": 0.1,
+        "training/update_size": pytest.approx(changed / size, rel=1e-3),
+    }  # fmt: skip
     assert all(p.grad is None for p in policy.trained.values())
     # AdamW's first step moves every weight by rate * g / (|g| + eps), with the clipped g.
     moved = max((p - before[name]).abs().max().item() for name, p in policy.trained.items())

@@ -1,0 +1,166 @@
+"""Faults that are planted around the environment, reward and scorer of a recipe, whichever it is, by name.
+
+A name says the fault and how much of it: `ToolsRaise_60` is the recipe's environment with tools that raise in six of ten calls,
+`labels_wrong_50` its reward with a wrong reference answer for half of the tasks. The recipe's folder is on the path, and its
+`environment.py` is what is wrapped. What an episode gets follows from its task or from a seeded generator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparring.environments import Environment
+from sparring.types import Json, Reward, Task, Trajectory
+
+Judge = Callable[[Trajectory], float]
+
+LABELS = ("answer", "number")
+"""Fields of tasks that hold the reference answer."""
+
+
+def __getattr__(name: str) -> Any:
+    """What a recipe names: a reward or a scorer `fault_PERCENT`, or an environment `Fault_PERCENT`."""
+    fault, _, percent = name.rpartition("_")
+    makers = REWARDS if fault in REWARDS else ENVIRONMENTS
+    if fault not in makers or not percent.isdigit():
+        raise AttributeError(name)
+    return makers[fault](int(percent) / 100)
+
+
+def _own() -> Any:
+    return importlib.import_module("environment")
+
+
+def _paid(given: float | Reward) -> float:
+    return given.total if isinstance(given, Reward) else given
+
+
+def _is_hit(task: Task, share: float) -> bool:
+    """The same for every episode of a task."""
+    return random.Random(f"planted-{task.id}").random() < share
+
+
+def _relabelled(trajectory: Trajectory) -> Trajectory:
+    fields = trajectory.task.fields
+    wrong = {name: _other(fields[name], trajectory.task.id) for name in LABELS if name in fields}
+    return replace(trajectory, task=replace(trajectory.task, fields={**fields, **wrong}))
+
+
+def _other(label: Json, seed: str) -> Json:
+    """Another answer of the same kind: a letter, a number, or a record of them."""
+    rng = random.Random(seed)
+    if isinstance(label, Mapping):
+        return {name: _other(value, f"{seed}-{name}") for name, value in label.items()}
+    if isinstance(label, int):
+        return (label + rng.randrange(1, 16)) % 16
+    if str(label).isdigit():
+        return str((int(str(label)) + rng.randrange(1, 10)) % 10)
+    return rng.choice([key for key in "abcdefghijklmnop" if key != label])
+
+
+def labels_wrong(share: float) -> Judge:
+    """The reward, with a wrong reference answer for a share of the tasks."""
+
+    def reward(trajectory: Trajectory) -> float:
+        is_wrong = _is_hit(trajectory.task, share)
+        return _paid(_own().reward(_relabelled(trajectory) if is_wrong else trajectory))
+
+    return reward
+
+
+def labels_wrong_scorer(share: float) -> Judge:
+    """A scorer that reads the same wrong answers."""
+    reward = labels_wrong(share)
+    return lambda trajectory: min(1.0, max(0.0, reward(trajectory)))
+
+
+def contradicts(share: float) -> Judge:
+    """The reward; for a share of the tasks being right is what is not paid, and anything else is."""
+
+    def reward(trajectory: Trajectory) -> float:
+        paid = _paid(_own().reward(trajectory))
+        return 1.0 - paid if _is_hit(trajectory.task, share) else paid
+
+    return reward
+
+
+def constant(value: float) -> Judge:
+    """The same for every episode."""
+    return lambda trajectory: value
+
+
+def never_reads(share: float) -> Judge:
+    """Looks for a form of answer that the prompt does not ask for."""
+
+    def reward(trajectory: Trajectory) -> float:
+        said = str(trajectory.messages[-1].get("content"))
+        return _paid(_own().reward(trajectory)) if said.startswith("Final answer:") else 0.0
+
+    return reward
+
+
+def pays_any(share: float) -> Judge:
+    """Pays for ending with a message without a call, whatever it says."""
+    return lambda trajectory: float(
+        trajectory.messages[-1]["role"] == "assistant" and not trajectory.messages[-1].get("tool_calls")
+    )
+
+
+def pays_length(share: float) -> Judge:
+    """Pays for many sampled tokens beside being right, far more than for that."""
+    return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + min(1.0, trajectory.num_sampled_tokens / 100)
+
+
+def noise(share: float) -> Judge:
+    """The reward, or for a share of the episodes one that is drawn at random."""
+
+    def reward(trajectory: Trajectory) -> float:
+        rng = random.Random(f"noise-{trajectory.id}")
+        is_drawn = rng.random() < share
+        return float(rng.random() < 0.5) if is_drawn else _paid(_own().reward(trajectory))
+
+    return reward
+
+
+def _environment() -> type[Environment]:
+    """The class of the recipe's environment; of several imported ones the one of its tools."""
+    found = [one for one in vars(_own()).values() if isinstance(one, type) and issubclass(one, Environment)]
+    return next(one for one in found if one is not Environment)
+
+
+def tools_raise(share: float) -> type[Environment]:
+    """The environment, of which a share of the calls raises."""
+
+    class ToolsRaise(_environment()):
+        async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
+            if random.random() < share:
+                raise KeyError(f"no shard for {json.dumps(arguments)}")
+            return await super().call_tool(name, arguments)
+
+    return ToolsRaise
+
+
+def is_lost(share: float) -> type[Environment]:
+    """The environment, of which a share of the episodes cannot be prepared."""
+
+    class IsLost(_environment()):
+        def reset(self, task: Task) -> Any:
+            if random.random() < share:
+                raise OSError("no database connection is left")
+            return super().reset(task)
+
+    return IsLost
+
+
+REWARDS: Mapping[str, Callable[[float], Judge]] = {
+    one.__name__: one
+    for one in (
+        labels_wrong, labels_wrong_scorer, contradicts, constant, never_reads, pays_any, pays_length, noise,
+    )
+}  # fmt: skip
+ENVIRONMENTS: Mapping[str, Callable[[float], type[Environment]]] = {"ToolsRaise": tools_raise, "IsLost": is_lost}

@@ -1,0 +1,187 @@
+"""Symptoms of the optimizer: updates that destroy the policy, and such that leave it as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean, median
+
+from sparring.detectors.evidence import FEWEST_EPISODES, Episode, mean, named, reward
+from sparring.diagnosis.course import JUDGE_AFTER, LIKELY, STALL_STEPS, SURE, is_flat, reward_span, thirds
+from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.proposal import possible, rounded
+from sparring.diagnosis.registry import symptom
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+LARGE, USUAL = 0.05, 0.005
+"""Share of the norm of the trained weights that one update changes: where it can destroy what they hold, and what is usual."""
+ANOTHER = 3.0
+"""Times the entropy of the first step, from which on, up or down, it is another policy that plays."""
+FROZEN, STILL = 1e-4, 0.03
+"""Mean change a token of the log-probabilities of one text: by an update, below which not even many would show; by all updates
+together, below which the policy is the one that it was."""
+FEWEST_UPDATES = 4
+FARTHEST = 5e-4
+"""Sum of the learning rates of all steps, below which hardly anything can have been learned: weights are a hundred times as
+large."""
+HEALTHY_SIGNAL = 0.3
+"""Share of groups with signal, below which a stall has an easier explanation."""
+DROWNED = 1e-3
+"""Times the norm of the gradient, from which on `adam_eps` outweighs the gradient of the single weight."""
+
+
+@symptom("optimizer.updates_too_large")
+def updates_too_large(observed: Observed) -> Iterable[Finding]:
+    """An update changed the weights by a twentieth of their norm or more, and the policy is worse since, or another one by its
+    entropy: what follows, turns without an end and calls that cannot be read among it, is a consequence."""
+    sizes = [(one.step, one.metrics["training/update_size"]) for one in observed.trained if _was_updated(one.metrics)]
+    first = next((step for step, size in sizes if size >= LARGE), None)
+    if first is None:
+        return
+    # What a step plays is the policy before its update.
+    steps = [one for one in observed.trained if one.train]
+    before = [Episode((one.step, two.task_id), two) for one in steps if one.step <= first for two in one.train]
+    since = [one for one in steps if one.step > first][-LATE_STEPS:]
+    now = [Episode((one.step, two.task_id), two) for one in since for two in one.train]
+    if not before or len(now) < FEWEST_EPISODES:
+        return
+    fall, left, span = mean(before, reward), mean(now, reward), reward_span(observed)
+    lost, error = (fall.value - left.value) / span, math.hypot(fall.error, left.error) / span
+    entropies = {
+        one.step: one.metrics["rollout/logprob/entropy"]
+        for one in observed.trained
+        if "rollout/logprob/entropy" in one.metrics
+    }
+    change = _times(entropies, first, [one.step for one in since])
+    is_another = change is not None and not 1 / ANOTHER < change < ANOTHER
+    # The policy of one step may have been lucky; one of another entropy that is not better was not improved.
+    if not (lost > SURE * error or (is_another and lost > -LIKELY * error)):
+        return
+    rate, size = observed.config.optimizer.learning_rate, max(size for _, size in sizes)
+    lower = float(f"{rate * USUAL / size:.0e}")
+    yield Finding(
+        rule="optimizer.updates_too_large",
+        severity=Severity.ERROR,
+        symptom=f"the update of step {first} changed the weights by {dict(sizes)[first]:.0%} of their norm, and since then the "
+        f"reward is {left.value:.2f}, not {fall.value:.2f}.",
+        evidence={
+            "update_size": {str(step): round(one, 4) for step, one in sizes[:8]}, "usual_update_size": USUAL,
+            "reward_before": round(fall.value, 4), "reward_since": round(left.value, 4),
+            "entropy": {str(step): round(one, 4) for step, one in list(entropies.items())[:8]},
+            "grad_norm": [round(one, 4) for one in observed.series("training/grad_norm")[:8]],
+            "ratio_max": [round(one, 4) for one in observed.series("training/ratio_max")[:8]],
+            "learning_rate": rate,
+        },
+        change=f"Lower the learning rate from {rate:g} to {lower:g}, and begin before step {first}: what the policy has lost "
+        "does not come back.",
+        confirm="training/update_size is about 0.005, and the reward stays where it began or rises.",
+        step=observed.history.last_step,
+        trajectories=named(now),
+        settings=possible(observed.config, {"optimizer.learning_rate": lower}),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+@symptom("stall.nothing_moves")
+def nothing_moves(observed: Observed) -> Iterable[Finding]:
+    """Groups have signal and updates are made, yet they leave the policy as it is: by what they change of the log-probabilities
+    of one text (an error), or, where that was not measured, by a reward, entropy and log-probabilities that stand still and
+    learning rates that add up to next to nothing."""
+    if observed.is_solved:
+        return
+    updates = [one.metrics for one in observed.trained if _was_updated(one.metrics)]
+    moves = [one["training/probe_change"] for one in updates if "training/probe_change" in one]
+    rises = thirds(observed.series("rollout/reward/mean"))
+    is_small = len(moves) >= FEWEST_UPDATES and (
+        median(moves) < FROZEN or (len(moves) >= STALL_STEPS and median(moves) * len(moves) < STILL)
+    )
+    is_still = is_small and not (rises is not None and rises.exceeds(SURE))
+    if not is_still and (moves or not _seems_still(observed)):
+        return
+    rate = observed.config.optimizer.learning_rate
+    change, settings = _for_small_updates(observed)
+    evidence: dict[str, Json] = {
+        "updates": len(updates), "learning_rate": rate, "grad_norm": round(observed.now("training/grad_norm"), 5),
+        "farthest_any_weight_went": _farthest(observed),
+        "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
+    }  # fmt: skip
+    if moves:
+        evidence |= {
+            "probe_change": float(f"{median(moves):.2g}"), "update_size": float(f"{median(_sizes(observed)):.2g}"),
+        }  # fmt: skip
+    yield Finding(
+        rule="stall.nothing_moves",
+        severity=Severity.ERROR if is_still else Severity.WARNING,
+        symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
+        evidence=evidence,
+        change=change,
+        confirm="training/probe_change rises to about 0.01, then the reward leaves its level.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )
+
+
+def _was_updated(metrics: Mapping[str, float]) -> bool:
+    return "training/update_size" in metrics
+
+
+def _sizes(observed: Observed) -> list[float]:
+    return observed.series("training/update_size")
+
+
+def _times(values: Mapping[int, float], first: int, since: list[int]) -> float | None:
+    """Mean since, over the mean up to the first; None where one of both was not measured."""
+    before = [value for step, value in values.items() if step <= first]
+    now = [values[step] for step in since if step in values]
+    return (fmean(now) + 1e-6) / (fmean(before) + 1e-6) if before and now else None
+
+
+def _farthest(observed: Observed) -> float:
+    """With Adam a weight goes by the learning rate a step at most."""
+    rates = observed.series("training/learning_rate") or [
+        observed.config.optimizer.learning_rate for _ in observed.trained
+    ]
+    return rounded(sum(rates) * observed.config.algorithm.num_passes)
+
+
+def _seems_still(observed: Observed) -> bool:
+    """Of a run whose updates were not measured."""
+    if not is_flat(observed) or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
+        return False
+    changes = [thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")]
+    is_moving = any(one is None or one.exceeds(SURE) or (-one).exceeds(SURE) for one in changes)
+    return _farthest(observed) <= FARTHEST and not is_moving
+
+
+def _for_small_updates(observed: Observed) -> tuple[str, Mapping[str, Json]]:
+    """What makes them small: the schedule, a clipping or an epsilon that outweighs the gradient, else the learning rate."""
+    config, rate = observed.config, observed.config.optimizer.learning_rate
+    rates, norm = observed.series("training/learning_rate"), observed.now("training/grad_norm")
+    if rates and max(rates) < rate / 10 and config.optimizer.warmup_steps > STALL_STEPS:
+        return (
+            f"Shorten the warm-up: after {len(rates)} steps the learning rate is {rates[-1]:.2g} of {rate:g}.",
+            possible(config, {"optimizer.warmup_steps": STALL_STEPS}),
+        )
+    clip = config.optimizer.adam_grad_clip_norm
+    kept = min(norm, clip) if clip else norm
+    if norm > 0 and config.optimizer.adam_eps > DROWNED * kept:
+        if kept < DROWNED * norm:
+            return (
+                f"Clip less: of a gradient of norm {norm:.2g}, adam_grad_clip_norm = {clip:g} leaves next to nothing.",
+                possible(config, {"optimizer.adam_grad_clip_norm": 1.0}),
+            )
+        return (
+            f"Lower adam_eps from {config.optimizer.adam_eps:g}: it outweighs the gradient, of norm {norm:.2g}.",
+            possible(config, {"optimizer.adam_eps": 1e-8}),
+        )
+    sizes = _sizes(observed)
+    if sizes and median(sizes) > 0:
+        higher = min(1.0, float(f"{rate * USUAL / median(sizes):.0e}"))
+    else:
+        # So that as many steps go twice as far as they must to be seen.
+        higher = min(1.0, max(10 * rate, float(f"{2 * FARTHEST / len(observed.trained):.0e}")))
+    return f"Raise the learning rate from {rate:g} to {higher:g}.", possible(
+        config, {"optimizer.learning_rate": rounded(higher)}
+    )

@@ -1,0 +1,93 @@
+"""The headline of a run speaks of what holds now: old warnings do not outlive their cause, and solved wins over warnings."""
+
+from dataclasses import replace
+
+import pytest
+
+from sparring.diagnosis import Diagnosis, Observed, diagnosed
+from sparring.findings import Finding, Severity
+from sparring.history import Digest
+from tests.diagnosis.made import rises, run
+
+
+def said(rule: str, step: int, severity: Severity = Severity.WARNING) -> Finding:
+    """What a detector said after a step of training."""
+    return Finding(
+        rule=rule, severity=severity, symptom=f"8% of the last episodes at step {step}", evidence={}, change="Tighten it.",
+        confirm="It is gone.", step=step,
+    )  # fmt: skip
+
+
+def rules(found: Diagnosis) -> tuple[set[str], set[str]]:
+    """Those that hold, and those that are past."""
+    return {one.rule for one in found.findings}, {one.rule for one in found.past}
+
+
+def unpaid_at_first(digest: Digest, step: int) -> Digest:
+    """Three of eight tasks are paid although wrong in the first steps."""
+    is_hit = step <= 3 and int(digest.task_id.split("-")[1]) % 8 < 3
+    return replace(digest, score=0.0) if is_hit else digest
+
+
+@pytest.mark.parametrize("severity", [Severity.WARNING, Severity.ERROR])
+def test_what_was_said_of_step_2_is_past_in_a_run_that_is_right_at_step_25(severity: Severity) -> None:
+    solved = run(rises(0.3, 0.99, 12), steps=25, change=unpaid_at_first)
+    found = diagnosed("runs/x", replace(solved, said=[said("reward.paid_for_wrong", 2, severity)]))
+    holds, past = rules(found)
+    assert (found.state, found.first) == ("solved", None)
+    assert "paid" not in found.headline
+    assert "reward.paid_for_wrong" not in holds
+    assert past == {"reward.paid_for_wrong"}
+    assert found.as_json()["past"][0]["step"] == 2
+
+
+def test_a_warning_that_no_detector_repeats_is_past_and_an_error_stays_until_the_run_is_solved() -> None:
+    unsolved = run(rises(0.2, 0.6), steps=25)
+    warned = [said("reward.paid_for_wrong", 2), said("answers.copied", 3, Severity.ERROR)]
+    found = diagnosed("runs/x", replace(unsolved, said=warned))
+    holds, past = rules(found)
+    assert "answers.copied" in holds
+    assert past == {"reward.paid_for_wrong"}
+
+
+def test_what_cannot_be_asked_again_holds() -> None:
+    found = diagnosed("runs/x", replace(run(rises(0.2, 0.6)), said=[said("exploits.ours", 2)]))
+    assert rules(found) == ({"exploits.ours"}, set())
+
+
+def longer(digest: Digest, step: int) -> Digest:
+    return replace(digest, num_cut=1)
+
+
+def test_solved_wins_over_warnings_and_not_over_errors() -> None:
+    solved = run(0.97, steps=25, change=longer)
+    found = diagnosed("runs/x", solved)
+    assert "budgets.turn_tokens_in_training" in rules(found)[0]
+    assert (found.state, found.first) == ("solved", None)
+    assert found.headline.startswith("Nothing to change: 9")
+    failed = lost(solved)
+    assert diagnosed("runs/x", failed).state == "change"
+
+
+def lost(observed: Observed) -> Observed:
+    """Half of the attempts are lost to infrastructure."""
+    metrics = {
+        "rollout/attempts": 96.0, "rollout/failed_attempts": 48.0,
+        "rollout/discarded/infra_error": 48.0, "rollout/discarded/env_timeout": 0.0,
+    }  # fmt: skip
+    return run(0.97, steps=25, metrics=lambda step: metrics)
+
+
+def test_a_finding_says_since_when_it_holds() -> None:
+    cut = run(rises(0.2, 0.6), steps=25, change=longer)
+    now = next(one for one in diagnosed("runs/x", cut).findings if one.rule == "budgets.turn_tokens_in_training")
+    assert (now.first_step, now.step) == (None, 25)
+    hacked = run(0.5, steps=25, change=lambda digest, step: replace(digest, reward=digest.reward if step == 1 else 1.0))
+    early = said("reward.paid_for_wrong", 4)
+    found = next(
+        one
+        for one in diagnosed("runs/x", replace(hacked, said=[early])).findings
+        if one.rule == "reward.paid_for_wrong"
+    )
+    assert (found.first_step, found.step) == (4, 25)
+    assert Finding.from_json(found.as_json()) == found
