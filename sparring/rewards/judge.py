@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, final
+from weakref import WeakValueDictionary
 
 from sparring.errors import EpisodeError, InfrastructureError, RewardError, UsageError
 from sparring.protocols import MessageEngine
@@ -33,6 +35,14 @@ Criteria:
 
 Reply with one JSON object and nothing else, of this form:
 {form}"""
+_ASKED_AGAIN: Message = {
+    "role": "user",
+    "content": "Your reply is no verdict. Reply again, with the JSON object alone: each criterion true or false, and the reason.",
+}
+_MOST_REPEATED = 2_000
+"""Characters of a reply that is no verdict which the judge reads again."""
+_MOST_REMEMBERED = 10_000
+"""Verdicts that a judge remembers."""
 
 
 def question_and_answer(reference: str | None = None) -> Shown:
@@ -61,10 +71,12 @@ class Judge:
 
     Each text that is shown is one JSON string on one line, in which no line break, quote or bracket of markup is left as it
     was, so nothing in it can end it. A verdict is one JSON object with just the criteria, each true or false, and a reason;
-    anything else is asked for again, and then an InfrastructureError. Model, prompt and votes are in the reward's `record`,
-    each criterion is a component, and how far the votes agreed is a metric.
+    for anything else the model is shown what it replied and asked again, and then an InfrastructureError is raised. Model,
+    prompt and votes are in the reward's `record`, each criterion is a component; metrics are how far the votes agreed, and
+    the requests and tokens that they took.
 
-    An answer without a letter or digit, and one above `max_characters`, meets no criterion, and the judge is not asked.
+    Equal prompts have one verdict a vote, which is paid once: the latest are remembered as long as this object lives. An
+    answer without a letter or digit, and one above `max_characters`, meets no criterion, and the judge is not asked.
     """
 
     def __init__(
@@ -99,6 +111,8 @@ class Judge:
         self._max_characters = max_characters
         self._sampling = Sampling(temperature=0.0 if num_votes == 1 else 1.0, max_tokens=max_tokens)
         self._format = AnswerFormat(response_format=self._schema()) if is_constrained else AnswerFormat()
+        self._verdicts: dict[str, dict[str, Json]] = {}
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.__name__ = f"judge {engine.fingerprint}"
 
     async def __call__(self, trajectory: Trajectory) -> Reward:
@@ -119,11 +133,11 @@ class Judge:
         answer = texts["answer"]
         if not any(character.isalnum() for character in answer) or len(answer) > self._max_characters:
             why = "no letter or digit" if len(answer) <= self._max_characters else f"{len(answer)} characters"
-            return self._reward(dict.fromkeys(self._criteria, 0.0), {"not_asked": why})
-        prompt = self.prompt(texts)
-        votes = await asyncio.gather(*(self._vote(prompt, number) for number in range(self._num_votes)))
+            return self._reward(dict.fromkeys(self._criteria, 0.0), {"not_asked": why}, {})
+        prompt, spent = self.prompt(texts), Counter[str]()
+        votes = await asyncio.gather(*(self._vote(prompt, number, spent) for number in range(self._num_votes)))
         met = {name: sum(vote[name] for vote in votes) / len(votes) for name in self._criteria}
-        return self._reward(met, {"prompt": prompt, "votes": votes})
+        return self._reward(met, {"prompt": prompt, "votes": votes}, spent)
 
     def prompt(self, texts: Mapping[str, str]) -> list[Message]:
         """The messages that the judge is asked with: rules and form, then each text quoted on a line of its own."""
@@ -136,26 +150,41 @@ class Judge:
             {"role": "user", "content": "\n".join(f"{name}: {quoted(text)}" for name, text in texts.items())},
         ]
 
-    async def _vote(self, prompt: Sequence[Message], number: int) -> dict[str, Json]:
-        said = None
-        content = json.dumps([prompt, number])
+    async def _vote(self, prompt: Sequence[Message], number: int, spent: Counter[str]) -> dict[str, Json]:
+        """The verdict on a prompt, asked for once. What that took is added to `spent`."""
+        key = hashlib.blake2b(json.dumps([prompt, number]).encode(), digest_size=16).hexdigest()
+        # Equal answers of a group are judged at the same time: the first asks, the others wait.
+        async with self._asking.setdefault(key, asyncio.Lock()):
+            if key not in self._verdicts:
+                self._verdicts[key] = await self._asked(prompt, key, spent)
+                if len(self._verdicts) > _MOST_REMEMBERED:
+                    del self._verdicts[next(iter(self._verdicts))]
+            return dict(self._verdicts[key])
+
+    async def _asked(self, prompt: Sequence[Message], key: str, spent: Counter[str]) -> dict[str, Json]:
+        messages, said = tuple(prompt), ""
         for attempt in range(1 + self._num_retries):
             # From the content, so that the same episode is judged the same under any name.
-            digest = hashlib.blake2b(f"{content}{attempt}".encode(), digest_size=4).digest()
+            digest = hashlib.blake2b(f"{key}{attempt}".encode(), digest_size=4).digest()
             request = MessageRequest(
-                session_id=f"judge/{digest.hex()}", messages=tuple(prompt), tools=(), sampling=self._sampling,
+                session_id=f"judge/{digest.hex()}", messages=messages, tools=(), sampling=self._sampling,
                 seed=int.from_bytes(digest), answer_format=self._format,
             )  # fmt: skip
+            spent["judge/requests"] += 1
             try:
                 answered = await self._engine.answer(request)
             except InfrastructureError:
                 raise
             except EpisodeError as error:
                 raise InfrastructureError(f"the judge {self._engine.fingerprint} gave no verdict: {error}") from error
+            if answered.usage is not None:
+                spent["judge/tokens_read"] += answered.usage.num_prompt_tokens
+                spent["judge/tokens_sampled"] += answered.usage.num_sampled_tokens
             said = str(answered.message.get("content") or "")
             verdict = self._read(said)
             if verdict is not None:
                 return verdict
+            messages = (*prompt, {"role": "assistant", "content": said[:_MOST_REPEATED]}, _ASKED_AGAIN)
         raise InfrastructureError(
             f"the judge {self._engine.fingerprint} said {said!r:.200} in place of a verdict, {1 + self._num_retries} times; use "
             "a model that follows the form, or is_constrained=True where the endpoint can hold it to one."
@@ -175,14 +204,18 @@ class Judge:
         )
         return verdict if is_verdict else None
 
-    def _reward(self, met: Mapping[str, float], record: Mapping[str, Json]) -> Reward:
-        """`met`: the share of votes by criterion, of which more than half decide."""
+    def _reward(self, met: Mapping[str, float], record: Mapping[str, Json], spent: Mapping[str, int]) -> Reward:
+        """`met`: the share of votes by criterion, of which more than half decide; `spent` on them."""
         whole = sum(self._weights.values())
         components = {name: self._weights[name] / whole * (share > 0.5) for name, share in met.items()}
         return Reward(
             total=min(1.0, sum(components.values())),
             components=components,
-            metrics={"judge/unanimity": min(max(share, 1 - share) for share in met.values())},
+            metrics={
+                "judge/unanimity": min(max(share, 1 - share) for share in met.values()),
+                "judge/requests": 0.0,
+                **spent,
+            },
             record={"judge": self._engine.fingerprint, **record},
         )
 

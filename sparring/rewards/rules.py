@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 
-from sparring.errors import InfrastructureError, RewardError
+from sparring.errors import InfrastructureError, RewardError, ServiceError
 from sparring.faults import fault_point
 from sparring.plugins import call
 from sparring.protocols import RewardFunction
@@ -21,15 +21,15 @@ _CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)",
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
     """Call a reward function, sync or async, and check what it says.
 
-    Raises RewardError naming the function and the trajectory when there is no usable number; InfrastructureError of
-    the function (a judge that is down) passes.
+    Raises RewardError naming the function and the trajectory when there is no usable number. InfrastructureError of the
+    function (a judge that is down) passes, and so does ServiceError (a judge that refuses the key).
     """
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
     try:
         fault_point("reward.judging")
         value = await call(function, trajectory)
-    except (InfrastructureError, RewardError):
+    except (InfrastructureError, RewardError, ServiceError):
         raise
     except Exception as error:
         raise RewardError(f"{source} raised {error!r}; every finished trajectory needs a number.") from error

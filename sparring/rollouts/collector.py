@@ -37,7 +37,10 @@ from sparring.workers import in_worker_of_its_own
 
 logger = get_logger(__name__)
 
+Judging = TypeVar("Judging")
 Judged = TypeVar("Judged")
+_JUDGED_AGAIN = 2
+_JUDGING_PAUSE_SECONDS = 0.5
 
 Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 """Plays a task through a session; raises InfrastructureError when the world fails."""
@@ -387,8 +390,8 @@ class Collector:
             reward = own_reward
             if reward is None:
                 assert self._reward is not None
-                reward = await self._in_time(evaluate_reward(self._reward, trajectory))
-            found = None if self._scorer is None else await self._in_time(evaluate_score(self._scorer, trajectory))
+                reward = await self._judged(evaluate_reward, self._reward, trajectory)
+            found = None if self._scorer is None else await self._judged(evaluate_score, self._scorer, trajectory)
         except TimeoutError:
             waited = (
                 f"reward or scorer had not answered after rollout_timeout = {self._timeout_seconds:g} s, nor in "
@@ -426,12 +429,23 @@ class Collector:
             self._ledger.advance_nowait(trajectory.id, RolloutState.EVALUATED)
         return judged
 
-    async def _in_time(self, judging: Awaitable[Judged]) -> Judged:
+    async def _judged(
+        self, evaluate: Callable[[Judging, Trajectory], Awaitable[Judged]], function: Judging, trajectory: Trajectory
+    ) -> Judged:
         """What a reward or scorer returns. The programs that it runs end with rollout_timeout, so that none of the policy's
-        can make it late."""
-        async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
-            with programs_end(time.monotonic() + self._timeout_seconds):
-                return await judging
+        can make it late. After an outage of its own it is asked again: the episode is whole, and need not be played again.
+        """
+        for attempt in itertools.count():
+            try:
+                async with asyncio.timeout(self._timeout_seconds + overtime(self._timeout_seconds)):
+                    with programs_end(time.monotonic() + self._timeout_seconds):
+                        return await evaluate(function, trajectory)
+            except InfrastructureError as error:
+                if attempt >= min(_JUDGED_AGAIN, self._max_retries) or isinstance(error, WorkerLost):
+                    raise
+                logger.warning("rollout %s is judged again: %s", trajectory.id, error)
+                await self._sleep(_JUDGING_PAUSE_SECONDS)
+        raise AssertionError("counts without end")
 
     def _discard(self, rollout_id: str, reason: DiscardReason, detail: str) -> None:
         if rollout_id.startswith("train/"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparring.errors import InfrastructureError, RewardError
+from sparring.errors import InfrastructureError, RewardError, ServiceError
 from sparring.plugins import call
 from sparring.protocols import Scorer
 from sparring.types import Score, Trajectory
@@ -14,12 +14,12 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> Score:
     """Call a scorer, sync or async, and check what it says.
 
     Raises RewardError naming it unless it says a number in [0, 1], or a Score of such numbers; InfrastructureError of the
-    function (a sandbox that cannot start) passes.
+    function (a sandbox that cannot start) passes, and so does ServiceError (a judge that refuses the key).
     """
     name = getattr(function, "__name__", type(function).__name__)
     try:
         said = await call(function, trajectory)
-    except InfrastructureError:
+    except (InfrastructureError, ServiceError):
         raise
     except Exception as error:
         raise RewardError(f"Scorer {name!r} raised {error!r} on trajectory {trajectory.id}.") from error

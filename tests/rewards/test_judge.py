@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.engines.scripted_messages import ScriptedMessages
-from sparring.errors import ContextOverflow, InfrastructureError, RewardError, UsageError
+from sparring.errors import ContextOverflow, InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.evaluation.independence import independence
 from sparring.rewards import Calibrated, Calibration, Judge, calibrate, evaluate_reward, example, question_and_answer
 from sparring.rewards.judge import quoted
-from sparring.types import Message, Reward, Task, Trajectory
+from sparring.scorers import evaluate_score
+from sparring.types import Message, MessageAnswer, Reward, StopReason, Task, Trajectory, Usage
 
 TASK = Task(id="t", messages=({"role": "user", "content": "Capital of France?"},), fields={"solution": "Paris"})
 CRITERIA = {"right": "The answer equals the reference.", "short": "It is one word."}
@@ -83,9 +84,80 @@ def test_what_is_no_verdict_is_an_infrastructure_failure_and_no_score(text: str)
         judged(judge_of(lambda _: text))
 
 
-def test_a_verdict_is_asked_for_again() -> None:
-    answers = iter(["Well,", verdict()])
-    assert judged(judge_of(lambda _: next(answers))).total == 1.0
+def test_a_judge_is_shown_what_was_no_verdict_and_asked_again() -> None:
+    asked = []
+
+    def answering(messages: Sequence[Message]) -> str:
+        asked.append(messages)
+        return verdict() if len(asked) > 1 else "Well, it is right."
+
+    reward = judged(judge_of(answering))
+    assert (reward.total, reward.metrics["judge/requests"]) == (1.0, 2)
+    assert asked[1][:2] == asked[0]
+    assert asked[1][2] == {"role": "assistant", "content": "Well, it is right."}
+    assert "no verdict" in asked[1][3]["content"]
+    assert reward.record["prompt"] == asked[0]
+
+
+class Counting:
+    """An engine that says of each prompt the same, and what it took."""
+
+    fingerprint = "counting"
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    async def answer(self, request: Any, on_delta: Any = None) -> MessageAnswer:
+        self.num_asked += 1
+        await asyncio.sleep(0)
+        usage = Usage(num_prompt_tokens=200, num_sampled_tokens=10, num_cached_tokens=None)
+        message = {"role": "assistant", "content": verdict(reason=f"{self.num_asked}")}
+        return MessageAnswer(message=message, stop_reason=StopReason.STOP, usage=usage)
+
+    async def close(self) -> None: ...
+
+
+def test_equal_answers_are_judged_once_also_at_the_same_time_and_what_was_spent_is_charted() -> None:
+    engine = Counting()
+    judge = Judge(engine, CRITERIA, num_votes=3)
+
+    async def all_of(*said_: str) -> list[Reward]:
+        return await asyncio.gather(*(evaluate_reward(judge, said(text)) for text in said_))
+
+    rewards = asyncio.run(all_of("Paris", "Rome", "Paris", "Paris"))
+    assert engine.num_asked == 6
+    assert rewards[0].record == rewards[2].record
+    assert sum(one.metrics["judge/requests"] for one in rewards) == 6
+    assert [sum(one.metrics.get(f"judge/{name}", 0) for one in rewards) for name in ("tokens_read", "tokens_sampled")] == [
+        1200, 60,
+    ]  # fmt: skip
+    (again,) = asyncio.run(all_of("Rome"))
+    assert (engine.num_asked, again.metrics) == (6, {"judge/unanimity": 1.0, "judge/requests": 0.0})
+
+
+def test_a_verdict_that_was_given_up_while_others_wait_for_it_is_asked_for_by_the_next() -> None:
+    engine = Counting()
+    judge = Judge(engine, CRITERIA)
+
+    async def given_up() -> Reward:
+        first = asyncio.ensure_future(judge(said("Paris")))
+        second = asyncio.ensure_future(judge(said("Paris")))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(given_up()).total == 1.0
+
+
+def test_a_judge_that_refuses_the_key_is_a_service_error_for_reward_and_scorer() -> None:
+    def refusing(_: Sequence[Message]) -> str:
+        raise ServiceError("answered status 401: Invalid key.")
+
+    judge = judge_of(refusing)
+    with pytest.raises(ServiceError, match="401"):
+        judged(judge)
+    with pytest.raises(ServiceError, match="401"):
+        asyncio.run(evaluate_score(judge.score, said("Paris")))
 
 
 def test_a_judge_that_is_down_or_overflows_is_an_infrastructure_failure() -> None:
@@ -120,9 +192,8 @@ def test_the_same_episode_is_asked_about_with_the_same_seed_whatever_its_name() 
 
         async def close(self) -> None: ...
 
-    judge = Judge(Seeing(), CRITERIA, num_votes=3)
-    judged(judge)
-    judged(judge)
+    for _ in range(2):
+        judged(Judge(Seeing(), CRITERIA, num_votes=3))
     assert seeds[:3] == seeds[3:]
     assert len(set(seeds)) == 3
 

@@ -293,12 +293,12 @@ def test_what_was_being_played_when_the_run_stopped_is_accounted_for(first: str,
 
 def collector(
     agent: Agent, ledger: Ledger, *, reward: RewardFunction = lambda _: 1.0, scorer: Scorer | None = None,
-    timeout: float = 5.0, engine: ScriptedEngine | None = None,
+    timeout: float = 5.0, engine: ScriptedEngine | None = None, retries: int = 0,
 ) -> Collector:  # fmt: skip
     return Collector(
         engine=engine or ScriptedEngine([InfrastructureError("the engine is down")]), chat=TemplateChat(ByteTokenizer()),
         agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=timeout,
-        max_retries=0,
+        max_retries=retries, sleep=lambda _: asyncio.sleep(0),
     )  # fmt: skip
 
 
@@ -327,6 +327,28 @@ def test_a_reward_that_never_answers_is_an_infrastructure_failure() -> None:
         played = asyncio.run(collector(agent, ledger, reward=reward, timeout=0.05).play_episode(plan, 0))
         assert played is Outcome.INFRASTRUCTURE_ERROR
         assert ledger.counts()["discarded/infra_error"] == 1
+
+
+@pytest.mark.parametrize(("outages", "num_played"), [(2, 1), (3, 2)])
+def test_an_episode_is_judged_again_after_an_outage_and_played_again_only_when_that_goes_on(
+    outages: int, num_played: int
+) -> None:
+    played, failures = [], iter(["the judge is down"] * outages)
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        played.append(task.id)
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    def reward(_: Trajectory) -> float:
+        if failure := next(failures, None):
+            raise InfrastructureError(failure)
+        return 1.0
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        found = asyncio.run(collector(agent, ledger, reward=reward, retries=3).play_episode(plan, 0))
+    assert isinstance(found, Trajectory)
+    assert len(played) == num_played
 
 
 def test_a_score_and_its_parts_are_on_the_trajectory_and_in_the_ledger() -> None:
