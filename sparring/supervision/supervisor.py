@@ -16,10 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
+from sparring.errors import SparringError
 from sparring.keeper import adopt_orphans, end_descendants
 from sparring.supervision.clock import AwakeClock
 from sparring.supervision.report import VARIABLE
-from sparring.tracking import RunFolder
+from sparring.tracking import Console, RunFolder, open_trackers
 
 MAX_RESTARTS = 3
 """In a row, without a step between them."""
@@ -97,7 +98,7 @@ class Supervisor:
                         f"error: {reason}, so it is given up. What a process says before it dies is above; {self._run.path} "
                         "can be resumed when that is mended."
                     )
-                    return CRASHED
+                    break
                 self._note(crash, step)
                 self._say(
                     f"{self._what} {crash} after step {step}; it goes on from its last checkpoint "
@@ -106,6 +107,19 @@ class Supervisor:
                 if self._waits(self._pause_seconds * 2 ** (num_restarts - 1)):
                     return 128 + self._told_by
                 command = tuple(self._resume(str(self._run.path)))
+        # Ctrl-C ends this.
+        self._track_failure(self._run, reason)
+        return CRASHED
+
+    def _track_failure(self, run: RunFolder, reason: str) -> None:
+        """Pass the status on to the trackers, since the process that did so is gone."""
+        try:
+            tracker = open_trackers(run.config(), run, Console())
+        except (OSError, SparringError) as error:
+            self._say(f"warning: trackers do not learn that the run has failed: {error}")
+            return
+        tracker.log_status("failed", reason=reason)
+        tracker.close()
 
     def _watched(self, command: Sequence[str]) -> tuple[int | None, str]:
         """Start a process and wait for its end: the exit code that it told, or None and how it died."""

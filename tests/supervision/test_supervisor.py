@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sparring.supervision.supervisor import CRASHED, Supervisor
+from tests.faults.training import RECIPE
 
 # A supervisor ends all that descends from its process, so it is never this one.
 processes = multiprocessing.get_context("forkserver")
@@ -103,6 +104,14 @@ def test_code_that_leaves_the_interpreter_is_a_crash_and_not_a_success_and_is_gi
     status = json.loads((run / "status.json").read_text())
     assert status["status"] == "failed"
     assert status["reason"] == "the training left the interpreter (exit code 0) 3 times in a row after step 4"
+
+
+def test_trackers_are_told_of_a_training_that_is_given_up(run: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
+    tracking = f'\n[tracking]\nprometheus_textfile_dir = "{run}"\n'
+    (run / "run.toml").write_text(RECIPE.read_text() + tracking)
+    assert exit_code(supervised(run, "os._exit(0)", max_restarts=0)) == CRASHED
+    assert 'sparring_run_status{run="run",status="failed"} 1.0' in (run / "sparring-run.prom").read_text()
 
 
 def test_steps_between_crashes_give_it_new_attempts(run: Path) -> None:
