@@ -47,6 +47,24 @@ RESUMED = {
     'sparring_run_status{run="shop",status="running"}': "1x29 0x1 stale _x5 1x60",
     'sparring_run_status{run="shop",status="failed"}': "0x29 1x1 stale _x5 0x60",
 }
+ADDRESS, FILE, ELSEWHERE = "shop:9400", "shop:9100", "yard:9400"
+
+
+def seen_at(instance: str, series: Mapping[str, str], *, last_step: str) -> dict[str, str]:
+    """The same series as a server has them from one place."""
+    stands = series | {'sparring_last_step_timestamp_seconds{run="shop"}': last_step}
+    return {name.replace("}", f',instance="{instance}"}}'): values for name, values in stands.items()}
+
+
+# The file is written a moment after the address was set, and stays; each minute is a step.
+KILLED_WITH_FILE = seen_at(ADDRESS, KILLED, last_step="0+60x29 stale") | seen_at(
+    FILE, RUNNING, last_step="0.1+60x29 1740.1x600"
+)
+COMPLETED_ELSEWHERE = {
+    f'sparring_run_status{{run="shop",status="{one}"}}': f"_x35 {int(one == 'running')}x5 {int(one == 'completed')}x1 stale"
+    for one in STATUSES
+}
+WENT_ON = seen_at(ELSEWHERE, COMPLETED_ELSEWHERE, last_step="_x35 2100+60x6 stale")
 ERRORS = 'sparring_findings_total{run="shop",severity="error"}'
 COMPLETED = {
     'sparring_run_status{run="shop",status="running"}': "0x600",
@@ -55,7 +73,7 @@ COMPLETED = {
 
 FIRES: Mapping[str, tuple[tuple[dict[str, str], str], ...]] = {
     "SparringRunFailed": ((ended("failed", after=30), "31m"), (ended("failed", after=30), "80m"), (RESUMED, "31m")),
-    "SparringRunGone": ((KILLED, "36m"), (KILLED, "80m")),
+    "SparringRunGone": ((KILLED, "36m"), (KILLED, "80m"), (KILLED_WITH_FILE, "36m")),
     # The epoch is when the run was started, or made its last step.
     "SparringNoStep": ((series(last_step_timestamp_seconds="0x600"), "31m"),),
     "SparringErrorFinding": ((RUNNING | {ERRORS: "0x4 1x600"}, "6m"), (RUNNING | {ERRORS: "_x4 1x600"}, "6m")),
@@ -75,6 +93,8 @@ SILENT: tuple[tuple[dict[str, str], str], ...] = (
     (RESTARTED, "33m"),
     (RESTARTED, "45m"),
     (RESUMED, "45m"),
+    *((seen_at(ADDRESS, KILLED, last_step="0+60x29 stale") | WENT_ON, when) for when in ("45m", "60m")),
+    (seen_at(ADDRESS, ended("failed", after=30), last_step="0+60x30 stale") | WENT_ON, "60m"),
     (series(last_step_timestamp_seconds="0x600"), "29m"),
     (COMPLETED | {'sparring_last_step_timestamp_seconds{run="shop"}': "0x600"}, "200m"),
     (RUNNING | {ERRORS: "0x600"}, "20m"),
@@ -138,6 +158,8 @@ def _alert(rule: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, Any]:
     status = {"SparringRunFailed": "failed", "SparringRunGone": "running"}.get(rule["alert"])
     if status is not None:
         labels["status"] = status
+    if any(ADDRESS in name for name in found):
+        labels["instance"] = ADDRESS
     if ERRORS in found:
         # The finding's own severity is replaced by the alert's.
         labels["severity"] = rule["labels"]["severity"]
