@@ -125,7 +125,8 @@ def with_template(model: Path, name: str) -> Path:
     """A copy of the model whose chat template is not the one that it was warm-started with."""
     copy = model.with_name(f"{model.name}-{name}")
     if not copy.is_dir():
-        shutil.copytree(model, copy)
+        # Without the hashes of what was exported, which a changed template would not fit.
+        shutil.copytree(model, copy, ignore=shutil.ignore_patterns("sparring.json"))
         right, wrong = TEMPLATES[name]
         file = copy / "chat_template.jinja"
         text = file.read_text("utf-8")

@@ -20,7 +20,18 @@ logger = get_logger(__name__)
 
 State: TypeAlias = Literal["change", "fine", "solved", "early"]
 
-TUNING = ("batch.", "budgets.", "difficulty.", "evaluation.", "episodes.", "signal.", "stall.", "tasks.", "tools.")
+TUNING = (
+    "batch.",
+    "budgets.",
+    "difficulty.",
+    "evaluation.",
+    "episodes.",
+    "format.",
+    "signal.",
+    "stall.",
+    "tasks.",
+    "tools.",
+)
 """Advice on how to train, which an alarm may explain."""
 ALARMS = (
     "system.",
@@ -33,6 +44,11 @@ ALARMS = (
     "tools.spam",
 )
 """What, as an error, makes advice on training idle: a system that does not work, and a reward that pays for something else."""
+CUT_SHORT = (
+    "budgets.", "difficulty.", "evaluation.all_zero", "evaluation.completion", "signal.", "stall.groups_agree",
+    "stall.flat_from_start", "system.filtered",
+)  # fmt: skip
+"""What follows where episodes are cut before they can be right."""
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "system.stalled": ("system.starved", "system.stragglers"),
     "system.stragglers": ("system.starved",),
@@ -47,9 +63,9 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "evaluation.confidently_wrong": (
         "evaluation.completion", "stall.groups_agree", "stall.flat_from_start", "system.filtered", "difficulty.",
     ),
-    "budgets.turn_tokens_in_training": ("evaluation.completion", "difficulty.", "signal."),
-    "budgets.turns_in_training": ("evaluation.completion", "difficulty.", "signal."),
-    "budgets.context_in_training": ("evaluation.completion", "difficulty.", "signal."),
+    "budgets.turn_tokens_in_training": CUT_SHORT,
+    "budgets.turns_in_training": CUT_SHORT,
+    "budgets.context_in_training": CUT_SHORT,
     "stall.flat_from_start": (
         "stall.groups_agree", "system.filtered", "evaluation.all_zero", "evaluation.completion", "difficulty.",
         "stall.nothing_moves",
@@ -65,6 +81,9 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "reward.constant": (
         "difficulty.", "evaluation.", "episodes.", "reward.paid_for_wrong", "signal.", "stall.", "system.filtered", "tasks.",
     ),
+    "format.template": (
+        "answers.", "budgets.", "difficulty.", "episodes.", "evaluation.", "signal.", "stall.", "system.filtered", "tools.",
+    ),
     "tasks.labels": ("difficulty.", "evaluation.completion", "signal.", "stall.groups_agree"),
     "reward.disagrees": ("difficulty.", "evaluation.completion", "signal.", "stall.", "tasks."),
     "batch.too_small": ("difficulty.", "signal.", "stall.", "system.filtered"),
@@ -74,14 +93,18 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a finding explains, by the beginnings of names: advice that would treat its consequence is left out."""
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-CAUSES = (
-    ("system.", "environment.", "clients.", "histories."),
-    ("optimizer.", "stall.collapse", "stall.nothing_moves"),
-    ("reward.", "tools.", "sampling.", "evaluation.all_zero"),
-    ("budgets.",),
-)
-"""Of findings that weigh the same, which comes first, by the beginnings of names: what does not work at all, then the size of
-the updates, then what is paid and in which format, then budgets, then tasks and the rest."""
+TASKS = 4
+CAUSES: Mapping[str, int] = {
+    "system.": 0, "environment.": 0, "clients.": 0, "histories.": 0,
+    "optimizer.": 1, "stall.collapse": 1, "stall.nothing_moves": 1,
+    "format.": 2, "reward.": 2, "tools.": 2, "sampling.": 2, "evaluation.all_zero": 2,
+    "budgets.": 3,
+    "system.filtered": TASKS,
+    "system.memory": 5,
+}  # fmt: skip
+"""Of findings that weigh the same, which comes first, by the longest beginning of the name: what does not work at all, then the
+size of the updates, then what is paid and in which format, then budgets, then tasks and the rest, and last what does not touch
+learning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +198,7 @@ def _heard(observed: Observed) -> tuple[list[Finding], list[Finding]]:
     for one in observed.said:
         by_key[_key(one)].append(one)
     present = {_key(one): one for one in sorted(_detected(observed), key=_weight, reverse=True)}
-    is_solved = bool(observed.trained) and observed.is_solved
+    is_solved = observed.is_solved
     holds, past = [], []
     for key in {**by_key, **present}:
         before = sorted(by_key[key], key=_weight)
@@ -195,8 +218,8 @@ def _key(finding: Finding) -> tuple[str, str]:
 
 def _weight(finding: Finding) -> tuple[int, int]:
     """Errors first, and of equals the cause before its consequences."""
-    rank = next((place for place, names in enumerate(CAUSES) if finding.rule.startswith(names)), len(CAUSES))
-    return ORDER.index(finding.severity), rank
+    beginnings = [one for one in CAUSES if finding.rule.startswith(one)]
+    return ORDER.index(finding.severity), CAUSES[max(beginnings, key=len)] if beginnings else TASKS
 
 
 def _silenced(everything: Sequence[Finding]) -> tuple[Silenced, ...]:
@@ -228,7 +251,7 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 
 
 def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple[State, str]:
-    is_solved = bool(observed.trained) and observed.is_solved
+    is_solved = observed.is_solved
     # What is solved needs no advice; what makes the success doubtful is an error.
     least = ORDER.index(Severity.ERROR if is_solved else Severity.WARNING)
     first = next((one for one in findings if ORDER.index(one.severity) <= least), None)

@@ -19,6 +19,9 @@ from sparring.types import Json, Outcome
 
 MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
 """MTRL's bounds: episodes with a turn cut at the token limit, and episodes that use up their turns without an answer."""
+NEARLY_ALL, RAMBLING = 0.9, 0.5
+"""Share of the episodes that are cut, from which on nothing else can be said of them; entropy, in nats a token, of a policy that
+does not come to an end for another reason."""
 MOST_TOKENS = 8192
 """Of a turn, that MTRL allows."""
 FEWEST = 24
@@ -132,7 +135,8 @@ def looping(observed: Observed) -> Iterable[Finding]:
 
 @symptom("budgets.turn_tokens_in_training")
 def cut_turns(observed: Observed) -> Iterable[Finding]:
-    """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, so that it is no call and no answer."""
+    """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, so that it is no call and no answer. An
+    error where nearly all are, none of which is right, of a policy that is certain of what it says: it is not rambling."""
     if len(observed.late) < FEWEST:
         return
     share, cut = _share(observed.late, lambda digest: digest.num_cut > 0)
@@ -144,9 +148,11 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
         if limit < MOST_TOKENS
         else {}
     )
+    is_sure = observed.now("rollout/logprob/entropy", math.inf) < RAMBLING
+    is_hopeless = share >= NEARLY_ALL and not any(observed.succeeds(one.digest) for one in cut) and is_sure
     yield Finding(
         rule="budgets.turn_tokens_in_training",
-        severity=Severity.WARNING,
+        severity=Severity.ERROR if is_hopeless else Severity.WARNING,
         symptom=f"{share:.0%} of the last episodes have a turn that was cut at sampling_max_tokens = {limit}.",
         evidence={
             "steps": observed.late_steps, "share": round(share, 4), "sampling_max_tokens": limit,

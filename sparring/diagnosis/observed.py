@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,8 +119,17 @@ class Observed:
 
     @property
     def is_solved(self) -> bool:
-        """Whether hardly anything is left to learn: then what stands still need not move."""
-        return self.success >= SOLVED
+        """Whether hardly anything is left to learn: then what stands still need not move. What validation of the last steps
+        contradicts is not solved: it is right of these tasks, or at this temperature, alone."""
+        if self.success < SOLVED or not self.trained:
+            return False
+        latest_ones = [one.metrics for one in self.validations if one.step > self.trained[-1].step - LATE_STEPS]
+        if not latest_ones:
+            return True
+        last = latest_ones[-1]
+        right = last.get("val/score/mean", last["val/reward/mean"])
+        error = math.sqrt(max(0.01, right * (1 - right)) / max(1.0, last.get("val/reward/num_prompts", 1.0)))
+        return right + 2 * error >= SOLVED
 
 
 SOLVED = 0.9

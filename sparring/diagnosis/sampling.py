@@ -15,8 +15,9 @@ from sparring.findings import Finding, Severity
 
 FEWEST = 8
 """Episodes with an advantage that a step should learn from: of fewer the next batch may teach the opposite."""
-HOT = 1.3
-"""Temperature from which on what is sampled is another policy."""
+BELOW = "evaluation.below_training"
+HOT, COLD = 1.3, 0.5
+"""Temperatures beyond which what is sampled is another policy."""
 
 
 @symptom("batch.too_small")
@@ -51,9 +52,14 @@ def too_small(observed: Observed) -> Iterable[Finding]:
 @symptom("sampling.temperature")
 def temperature(observed: Observed) -> Iterable[Finding]:
     """Training samples at a temperature above 1.3, and is right less often than validation was of the same policy at a lower one:
-    the first step's episodes and the first validation are both of the policy that training began from."""
+    the first step's episodes and the first validation are both of the policy that training began from. Or it samples below 0.5,
+    and validation at a higher temperature stays below it: nothing is learned of what the policy says beside its favorite."""
     hot, config = observed.config.sampling.temperature, observed.config.evaluation
-    if hot < HOT or config.val_temperature >= hot or not observed.trained or observed.is_solved:
+    if not observed.trained or observed.is_solved:
+        return
+    if hot <= COLD and config.val_temperature > hot and any(one.rule == BELOW for one in observed.said):
+        yield _cold(observed)
+    if hot < HOT or config.val_temperature >= hot:
         return
     first = observed.trained[0]
     begun = [one.metrics for one in observed.validations if one.step < first.step]
@@ -81,4 +87,24 @@ def temperature(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         settings=possible(observed.config, {"sampling.temperature": 1.0}),
         confirm_after=1,
+    )  # fmt: skip
+
+
+def _cold(observed: Observed) -> Finding:
+    last = observed.validations[-1].metrics
+    given, other = observed.config.sampling.temperature, observed.config.evaluation.val_temperature
+    return Finding(
+        rule="sampling.temperature",
+        severity=Severity.WARNING,
+        symptom=f"training samples at temperature {given:g}, where its reward is {observed.now('rollout/reward/mean'):.2f}; "
+        f"validation at {other:g} has {last['val/reward/mean']:.2f}.",
+        evidence={
+            "temperature": given, "val_temperature": other, "equal_groups": round(observed.equal_groups, 4),
+            "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
+        },
+        change="Sample as the policy is, at temperature 1.",
+        confirm="Validation follows the training reward.",
+        step=observed.history.last_step,
+        settings=possible(observed.config, {"sampling.temperature": 1.0}),
+        confirm_after=JUDGE_AFTER,
     )  # fmt: skip

@@ -138,6 +138,16 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         run(0.5, metrics=lambda step: {"analysis/batch_valid_ratio": 0.5},
         more=["batch.global_batch_size=2", "batch.group_size=2"]), {"batch.global_batch_size"}, Severity.WARNING,
     ),
+    "format.template": (
+        run(
+            rises(0.02, 0.2),
+            metrics=lambda step: {
+                "rollout/format/malformed": 0.4 / step, "rollout/truncated_turns": 0.3 / step, "rollout/logprob/entropy": 0.7,
+            },
+            change=lambda digest, step: replace(digest, num_cut=int(digest.reward == 0)),
+        ),
+        set(), Severity.WARNING,
+    ),
     "reward.constant": (run(0.4, change=changed(reward=0.5)), set(), Severity.ERROR),
     "reward.disagrees": (run(rises(0.3, 0.9), change=unpaid_tasks), set(), Severity.ERROR),
     "tasks.labels": (run(rises(0.3, 0.9), change=wrong_labels), set(), Severity.WARNING),
@@ -241,6 +251,9 @@ HEALTHY: dict[str, Observed] = {
         rises(0.4, 0.8), metrics=updated(update_size=lambda step: 0.08, entropy=lambda step: 0.5 / step**0.3)
     ),
     "batch.too_small": run(0.5, metrics=lambda step: {"analysis/batch_valid_ratio": 0.3}),
+    "format.template": run(
+        rises(0.3, 0.6), metrics=lambda step: {"rollout/format/malformed": 0.2 / step, "rollout/logprob/entropy": 0.7}
+    ),
     "reward.constant": run(1.0),
     "reward.disagrees": run(rises(0.3, 0.9), change=lambda digest, step: replace(digest, reward=0.5 * digest.reward)),
     "tasks.labels": run(rises(0.3, 0.9), change=guesses),
@@ -331,6 +344,24 @@ def test_the_rate_is_named_after_the_first_update_that_destroyed_the_policy(scor
     assert first is not None
     assert first.rule == "optimizer.updates_too_large"
     assert first.settings == {"optimizer.learning_rate": 6e-4}  # 0.05 * 0.005 / 0.45
+
+
+def test_a_policy_that_is_sure_of_turns_that_are_all_cut_needs_more_tokens_and_is_not_broken() -> None:
+    cut_short = run(
+        0.0, validations={0: 0.0, 20: 0.0}, change=changed(num_cut=1, outcome=Outcome.MAX_TOKENS),
+        metrics=lambda step: {"rollout/logprob/entropy": 0.001, "rollout/truncated_turns": 1.0},
+    )  # fmt: skip
+    found = diagnosed("runs/x", cut_short)
+    assert found.first is not None
+    assert found.first.rule == "budgets.turn_tokens_in_training"
+    assert "evaluation.all_zero" in {one.finding.rule for one in found.silenced}
+
+
+def test_what_validation_contradicts_is_not_solved() -> None:
+    cold = run(0.99, validations={0: 0.3, 20: 0.5}, more=["sampling.temperature=0.1", "evaluation.val_temperature=1.0"])
+    assert not cold.is_solved
+    assert run(0.99, validations={0: 0.3, 20: 0.95}).is_solved
+    assert run(0.99, validations={0: 0.3, 10: 0.5}).is_solved  # of a step long ago, in a run that trains
 
 
 def test_updates_that_leave_every_log_probability_are_named_with_what_holds_them_back() -> None:
