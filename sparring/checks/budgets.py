@@ -211,7 +211,7 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     before you start.
     """
     config, size = subject.config, await expert_sizes(subject)
-    if not config.is_trainable:
+    if not config.is_trainable or not subject.tasks.train:
         return ()
     max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
     # The last step of the last epoch takes what is left.

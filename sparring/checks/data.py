@@ -62,8 +62,9 @@ def placed(subject: Subject) -> list[Placed]:
     """Every task of every split."""
     rows: dict[str, dict[str, int]] = {}
     for split in SPLITS:
-        source = str(getattr(subject.config.data, split) or subject.config.data.train)
-        if ":" not in source and source not in rows:
+        # Neither named nor split off: a recipe that only evaluates has no tasks to train on.
+        source = getattr(subject.config.data, split) or subject.config.data.train or ""
+        if source and ":" not in source and source not in rows:
             path = subject.folder / Path(source)
             rows[source] = {task.id: row for row, task in enumerate(read_tasks(path), start=1)}
         rows[split] = rows.get(source, {})

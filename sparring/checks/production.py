@@ -158,7 +158,7 @@ def _result_shapes(mine: Sequence[tuple], theirs: Sequence[tuple]) -> list[tuple
 def _task_mix(subject: Subject, rows: Sequence[Mapping[str, Json]]) -> list[tuple[str, dict[str, Json]]]:
     found: list[tuple[str, dict[str, Json]]] = []
     field = subject.config.curriculum.kind_field or "kind"
-    here = [str(task.fields[field]) for task in subject.tasks.train if field in task.fields]
+    here = [str(task.fields[field]) for task in subject.own_tasks if field in task.fields]
     there = [str(row["kind"]) for row in rows if "kind" in row]
     if here and there:
         apart, mine, theirs = _apart(here, there)

@@ -45,7 +45,9 @@ class Example:
 
 def examples(text: str, form: AnswerForm) -> list[Example]:
     """The objects in a prompt that show how to answer, those of tool calls apart."""
-    found = [_example(tag, body) for tag, body in tagged(text) if len(body) <= EXAMPLE_CHARS]
+    # A tag around more than one object (a procedure, say) holds no answer.
+    whole = [(tag, body) for tag, body in tagged(text) if list(_objects(body)) == [body.strip()]]
+    found = [_example(tag, body) for tag, body in whole if len(body) <= EXAMPLE_CHARS]
     inside = [one.body.strip() for one in found if one is not None]
     bare = [_example(None, body) for body in _objects(text) if all(body.strip() not in other for other in inside)]
     known = [one for one in (*found, *bare) if one is not None]

@@ -106,21 +106,26 @@ class Subject:
             judges: tuple[RewardFunction | None, Scorer | None] = judges_of(config, self.folder)
             self.reward, self.scorer = judges
         with self.watch.loading("loading the tasks"):
-            self.tasks: Tasks = load_tasks(config, self.folder)
+            self.tasks: Tasks = load_tasks(config, self.folder, is_trained=config.data.train is not None)
 
     def rng(self, name: str) -> random.Random:
         """A generator of its own for each purpose, the same in every check of the recipe."""
         return random.Random(f"{self.config.run.seed}/{name}")
 
+    @property
+    def own_tasks(self) -> tuple[Task, ...]:
+        """The training tasks; of a recipe that only evaluates, those that it holds out."""
+        return self.tasks.train or self.tasks.held_out
+
     @cached_property
     def sample(self) -> tuple[Task, ...]:
-        """The training tasks that are played: at most NUM_SAMPLED, in the dataset's order."""
-        return _some(self.tasks.train, NUM_SAMPLED, self.rng("sample"))
+        """The tasks that are played: at most NUM_SAMPLED, in the dataset's order."""
+        return _some(self.own_tasks, NUM_SAMPLED, self.rng("sample"))
 
     @cached_property
     def looked_at(self) -> tuple[Task, ...]:
-        """The training tasks that are read and not played: at most NUM_LOOKED_AT."""
-        return _some(self.tasks.train, NUM_LOOKED_AT, self.rng("looked at"))
+        """The tasks that are read and not played: at most NUM_LOOKED_AT."""
+        return _some(self.own_tasks, NUM_LOOKED_AT, self.rng("looked at"))
 
     @property
     def tools(self) -> Mapping[str, Tool]:

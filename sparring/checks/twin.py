@@ -33,7 +33,7 @@ def fingerprint(task: Task) -> str:
 
 async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, backwards: bool) -> dict[str, Json]:
     """What these episodes look like here, played from the first on or from the last: {"task", "policy", "script"} each."""
-    by_id = {task.id: task for task in subject.tasks.train}
+    by_id = {task.id: task for task in subject.own_tasks}
     transcripts: list[Json] = []
     for one in reversed(episodes) if backwards else episodes:
         task = by_id.get(one["task"])

@@ -21,6 +21,10 @@ CLOSE_SECONDS = 30.0
 EVALUATION_ONLY = "evaluation_only"
 """The field of a task that says why nobody may train on it; tasks without it may be trained on, whoever plays them."""
 
+REPAIRS = "repairs"
+"""The field of a task that lists what was changed of its source when it was made, and the entry of a transition that lists what
+an adapter changed of a result: texts, which `sparring check` shows."""
+
 
 class Environment:
     """Derive from this, mark methods with `@tool`; a fresh object is made for every episode.

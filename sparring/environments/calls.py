@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sparring.chat.messages import read_json, without_half_characters
-from sparring.environments.base import Environment
+from sparring.environments.base import REPAIRS, Environment
 from sparring.errors import InfrastructureError
 from sparring.plugins import call, text_of
 from sparring.types import Json
@@ -41,6 +41,8 @@ class Observation:
     content: Json
     logged: Mapping[str, Json] = field(default_factory=dict)
     """Further entries of the call's transition (`reward`, say), beside those of `ToolResult.transition`."""
+    repairs: Sequence[str] = ()
+    """What was changed so that the model can read the result ("heat: NaN became null"): the transition's entry `repairs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,9 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
         return _refused(name, parsed, error.kind, str(error))
     except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)
         return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {text_of(error)}")
-    logged = result.logged if isinstance(result, Observation) else {}
+    logged = dict(result.logged) if isinstance(result, Observation) else {}
+    if isinstance(result, Observation) and result.repairs:
+        logged[REPAIRS] = list(result.repairs)
     return ToolResult(content=content, error=None, transition={**logged, **_transition(name, parsed, content, None)})
 
 

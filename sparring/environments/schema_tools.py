@@ -44,8 +44,6 @@ class SchemaTool:
     description: str
     parameters: Mapping[str, Json]
     """Schema of the arguments, an object."""
-    null_is_absent: bool = False
-    """Whether a null argument counts as left out, whatever the schema says of null."""
 
     def __post_init__(self) -> None:
         problem = _problem_of(self.parameters)
@@ -63,8 +61,7 @@ class SchemaTool:
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
         """What is wrong with these arguments, in a line for the model; None when they fit."""
-        given = {name: value for name, value in arguments.items() if value is not None or not self.null_is_absent}
-        error = best_match(self._validator.iter_errors(given))
+        error = best_match(self._validator.iter_errors(dict(arguments)))
         if error is None:
             return None
         place = f"argument {error.json_path.removeprefix('$.')}: " if error.absolute_path else ""

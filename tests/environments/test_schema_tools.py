@@ -61,12 +61,6 @@ def test_a_long_argument_is_not_repeated_whole() -> None:
     assert len(told) == 300
 
 
-def test_a_null_counts_as_left_out_only_where_that_is_said() -> None:
-    tool = SchemaTool("find", "", BOOK, null_is_absent=True)
-    assert tool.problem_with({"title": "Emma", "floor": None}) is None
-    assert tool.problem_with({"title": None}) == "find: 'title' is a required property"
-
-
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

@@ -30,11 +30,14 @@ class Adapter(Environment):
     """
 
     listed: ClassVar[Mapping[str, SchemaTool] | None] = None
-    """The tools by name, sorted; None before `with_options`."""
+    """The tools by name, in the order in which they are listed; None before `with_options`."""
 
     @classmethod
     def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
-        """The tools under these options, in any order. Raises UsageError, or ServiceError when a server does not tell."""
+        """The tools under these options, in the order that the model reads.
+
+        Raises UsageError, or ServiceError when a server does not list them.
+        """
         raise NotImplementedError
 
     async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
@@ -47,7 +50,7 @@ class Adapter(Environment):
     @classmethod
     def with_options(cls, **options: Any) -> type[Environment]:
         """The class with its tools. Raises UsageError when two have one name, and what `list_tools` raises."""
-        tools = sorted(cls.list_tools(**options), key=lambda tool: tool.name)
+        tools = list(cls.list_tools(**options))
         listed = {tool.name: tool for tool in tools}
         twice = [tool.name for tool in tools if tool is not listed[tool.name] or tool.name in tools_of(cls)]
         if twice:

@@ -102,9 +102,10 @@ class GymnasiumEnvironment(Adapter):
 
 
 def seeded_tasks(prompt: str, num: int, first_seed: int = 0) -> list[Task]:
-    """`num` tasks with the same words and seeds from `first_seed` on. Splits whose seeds overlap share tasks, and are refused."""
+    """`num` tasks with the same words and seeds from `first_seed` on, also in the field `seed`. Splits whose seeds overlap share
+    tasks, and are refused."""
     return [
-        Task(id=f"seed-{seed}", messages=({"role": "user", "content": prompt},), seed=seed)
+        Task(id=f"seed-{seed}", messages=({"role": "user", "content": prompt},), fields={"seed": seed}, seed=seed)
         for seed in range(first_seed, first_seed + num)
     ]
 

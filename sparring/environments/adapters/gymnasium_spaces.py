@@ -62,10 +62,11 @@ def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
 
 
 def as_text(observation: Any) -> str:
-    """An observation as the model reads it: text as it is, anything else as compact JSON."""
+    """An observation as the model reads it: text as it is, anything else as compact JSON (with NaN and Infinity, where there
+    are such numbers). Raises TypeError for what JSON has no form for."""
     if isinstance(observation, str):
         return observation
-    return json.dumps(_as_json(observation), ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(_as_json(observation), ensure_ascii=False, separators=(",", ":"))
 
 
 def without_colors(drawing: str) -> str:
@@ -83,12 +84,14 @@ def _as_json(observation: Any) -> Json:
         return {str(name): _as_json(part) for name, part in observation.items()}
     if isinstance(observation, tuple | list):
         return [_as_json(part) for part in observation]
-    if isinstance(observation, np.ndarray | np.generic):
-        return _as_json(observation.tolist())
-    if isinstance(observation, float):
-        # float32 measurements keep the digits that they have.
-        return float(f"{observation:.6g}") if math.isfinite(observation) else str(observation)
-    return observation
+    if isinstance(observation, np.ndarray) and observation.ndim:
+        return [_as_json(part) for part in observation]
+    if isinstance(observation, np.ndarray):
+        observation = observation[()]
+    if isinstance(observation, np.floating):
+        # 0.1 as float32 is 0.10000000149 as float64: a number is written with the digits that its own type needs.
+        return float(str(observation))
+    return observation.item() if isinstance(observation, np.generic) else observation
 
 
 def _number(kind: str, low: Any, high: Any) -> dict[str, Json]:

@@ -6,13 +6,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from mcp.types import AudioContent, CallToolResult, ImageContent, ResourceLink, TextContent, TextResourceContents
+from mcp.types import (
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 
 from sparring.config import key_from
 from sparring.environments.adapters import mcp_connection
 from sparring.environments.adapters.adapter import Adapter, waited
 from sparring.environments.adapters.mcp_connection import McpConnection
-from sparring.environments.calls import ToolFailure
+from sparring.environments.calls import Observation, ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.types import Json, Message, Task
@@ -40,13 +49,13 @@ class McpServer(Adapter):
         await self._connection.open()
         return None
 
-    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> str:
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Observation:
         assert self._connection is not None, "the environment was not reset"
         result = await self._connection.call(name, arguments)
-        text = flattened(result)
+        told = flattened(result)
         if result.is_error:
-            raise ToolFailure(text or f"{name} failed")
-        return text
+            raise ToolFailure(told.content or f"{name} failed")
+        return told
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -109,22 +118,32 @@ class McpService(McpServer):
         )
 
 
-def flattened(result: CallToolResult) -> str:
+def flattened(result: CallToolResult) -> Observation:
     """A result as text, a line for each part. Pictures, sounds and binary resources are named and not shown."""
     if not result.content and result.structured_content is not None:
-        return json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
-    return "\n".join(_part_as_text(part) for part in result.content)
+        return Observation(json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":")))
+    lines, repairs = [], []
+    for part in result.content:
+        text = _text_of(part)
+        if text is None:
+            text = f"[{_name_of(part)}]"
+            repairs.append(f"result: a part of type {part.type} became {text}")
+        lines.append(text)
+    return Observation("\n".join(lines), repairs=repairs)
 
 
-def _part_as_text(part: object) -> str:
+def _text_of(part: ContentBlock) -> str | None:
     if isinstance(part, TextContent):
         return part.text
+    if isinstance(part, EmbeddedResource) and isinstance(part.resource, TextResourceContents):
+        return part.resource.text
+    return None
+
+
+def _name_of(part: ContentBlock) -> str:
     if isinstance(part, ImageContent | AudioContent):
-        return f"[{part.mime_type}]"
-    if isinstance(part, ResourceLink):
-        return f"[{part.uri}]"
-    resource = part.resource  # type: ignore[attr-defined] (an EmbeddedResource is what is left)
-    return resource.text if isinstance(resource, TextResourceContents) else f"[{resource.uri}]"
+        return part.mime_type
+    return str(part.uri if isinstance(part, ResourceLink) else part.resource.uri)  # type: ignore[union-attr]
 
 
 async def _listed(connection: McpConnection) -> list[SchemaTool]:

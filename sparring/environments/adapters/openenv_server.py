@@ -80,7 +80,10 @@ class OpenEnvServer(Adapter):
         answer = await self._session.ask("step", action)
         self._is_over = bool(answer.get("done"))
         observation, logged = answer["observation"], {"reward": answer.get("reward"), "done": self._is_over}
-        return Observation(self.describe(observation) if is_step else _tool_result(name, observation), logged)
+        if is_step:
+            return Observation(self.describe(observation), logged)
+        result, repairs = _tool_result(name, observation)
+        return Observation(result, logged, repairs)
 
     @property
     def is_done(self) -> bool:
@@ -182,8 +185,8 @@ def _problems(answered: Mapping[str, Json]) -> str:
     return "; ".join(f"{'.'.join(map(str, error.get('loc', ())))} {error.get('msg')}".strip() for error in errors)
 
 
-def _tool_result(name: str, observation: Mapping[str, Json]) -> Json:
-    """What a tool of the environment answered. Raises as `call_listed` does."""
+def _tool_result(name: str, observation: Mapping[str, Json]) -> tuple[Json, list[str]]:
+    """What a tool of the environment answered, and what of it is named and not shown. Raises as `call_listed` does."""
     error = observation.get("error")
     if error is not None:
         if error.get("error_type") in _OF_THE_MODEL:
@@ -191,9 +194,10 @@ def _tool_result(name: str, observation: Mapping[str, Json]) -> Json:
         raise InfrastructureError(f"the tool {name!r} of the OpenEnv server failed: {error}.")
     result = observation.get("result")
     if not isinstance(result, dict) or not isinstance(result.get("content"), list):
-        return result
+        return result, []
     # As the Model Context Protocol writes it.
-    text = "\n".join(part.get("text") or f"[{part.get('type')}]" for part in result["content"])
+    kinds = [part.get("type") for part in result["content"] if "text" not in part]
+    text = "\n".join(part.get("text", f"[{part.get('type')}]") for part in result["content"])
     if result.get("is_error"):
         raise ToolFailure(text or f"{name} failed")
-    return text
+    return text, [f"result: a part of type {kind} became [{kind}]" for kind in kinds]

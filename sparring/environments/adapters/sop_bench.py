@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, final
 
 from sparring.environments.adapters.adapter import Adapter
-from sparring.environments.base import EVALUATION_ONLY, Environment
-from sparring.environments.calls import ToolFailure
+from sparring.environments.base import EVALUATION_ONLY, REPAIRS, Environment
+from sparring.environments.calls import Observation, ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError, InfrastructureError, UsageError
 from sparring.logs import get_logger
@@ -46,9 +46,9 @@ scorer = json_exact("final_output", allows_more=True)
 class SopBench(Adapter):
     """The mock tools of one domain, run in a process of their own for each episode, with their tasks from `tasks`.
 
-    The process sees PATH and HOME and no other variable, its prints go nowhere, and `random` is seeded with the task's seed.
-    Null arguments are left out and NaN in a result is null. What a tool raises is told to the model; a process that dies or
-    is late is an InfrastructureError.
+    The process sees PATH and HOME and no other variable, and its prints go nowhere. What JSON has no form for in a result (NaN,
+    a set) is replaced, and the transition lists it in `repairs`. The model reads what a tool raises; a process that dies or is
+    late is an InfrastructureError.
 
     Training is refused unless `i_have_training_rights` says in words on what ground you may; the run's recipe keeps them.
     """
@@ -92,19 +92,19 @@ class SopBench(Adapter):
         return [_tool(entry, file) for entry in entries]
 
     async def reset(self, task: Task) -> None:
-        self._worker = _Worker(self._folder, task.seed)
+        self._worker = _Worker(self._folder)
         await self._worker.connect()
         answer = await self._worker.answer(self._start_seconds, "to start")
         if "error" in answer:
             raise InfrastructureError(f"{self._folder}/tools.py cannot be used: {answer['error']}")
 
-    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
+    async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Observation:
         assert self._worker is not None, "the environment was not reset"
         self._worker.ask({"tool": name, "arguments": dict(arguments)})
         answer = await self._worker.answer(self._call_seconds, f"to answer {name!r}")
         if "error" in answer:
             raise ToolFailure(f"{name} failed: {answer['error']}")
-        return answer["result"]
+        return Observation(answer["result"], repairs=answer["repairs"])
 
     async def close(self) -> None:
         if self._worker is not None:
@@ -118,12 +118,12 @@ class _Worker:
     Not a process of asyncio's: there, a cancellation in the middle of its start waits forever (CPython 3.11).
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", str(_WORKER), str(folder), str(seed)],
+                [sys.executable, "-I", str(_WORKER), str(folder)],
                 stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True,
                 env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
             )  # fmt: skip
@@ -170,10 +170,13 @@ def tasks(
 ) -> list[Task]:
     """The labelled rows of a domain as tasks, the first `num` of them.
 
-    `inputs` names the columns that a task shows, for domains whose metadata.json declares none. Columns that are scored are
-    never shown. Unless `i_have_training_rights` says in words on what ground you may train, the tasks say that they are for
-    evaluation, and no run trains on them, whoever plays. Raises UsageError where inputs are missing or scored, DataError for
-    files that are not as they should be.
+    `inputs` names the columns that a task shows, for domains whose metadata.json declares none; a task's field `inputs` holds
+    them too. Columns that are scored are never shown. What a task does not have as the checkout has it is listed in its field
+    `repairs`, which `sparring check` shows.
+
+    Unless `i_have_training_rights` says in words on what ground you may train, the tasks say that they are for evaluation, and
+    no run trains on them, whoever plays. Raises UsageError where inputs are missing or scored, DataError for files that are not
+    as they should be.
     """
     folder = domain_folder(path, domain)
     licence = _licence(folder)
@@ -185,21 +188,30 @@ def tasks(
     procedure = _read(folder / "sop.txt")
     metadata = _read_json(folder / "metadata.json")
     outputs = metadata.get("output_columns") or []
-    columns, rows = _labelled_rows(folder / "test_set_with_outputs.csv", outputs)
-    shown = _shown_columns(inputs, metadata.get("input_columns"), outputs, columns, folder)
-    kinds = {name: _kind([row[name] for row in rows]) for name in outputs}
+    columns, rows = _rows(folder / "test_set_with_outputs.csv", outputs)
+    labelled = [row for row in rows if any(row[name].strip() for name in outputs)]
+    declared = metadata.get("input_columns")
+    shown = _shown_columns(inputs, declared, outputs, columns, folder)
+    repairs = ["The prompt ends with a request for one <final_output>, which the scorer reads, and its fields."]
+    if len(labelled) < len(rows):
+        repairs.append(f"{len(rows) - len(labelled)} of {len(rows)} rows have no label and are left out.")
+    if hidden := sorted(set(inputs or declared or ()) - set(shown)):
+        repairs.append(f"The columns {hidden} are declared as inputs and scored, so they are not shown.")
+    kinds = {name: _kind([row[name] for row in labelled]) for name in outputs}
     return [
         Task(
             id=f"{domain}-{number}",
             messages=({"role": "user", "content": _prompt(procedure, {name: row[name] for name in shown}, kinds)},),
             fields={
                 "domain": domain,
+                "inputs": {name: row[name] for name in shown},
                 "answer": {name: _TYPES[kind](row[name]) for name, kind in kinds.items()},
+                REPAIRS: repairs,
                 **marks,
             },
             seed=number,
         )
-        for number, row in enumerate(rows[:num])
+        for number, row in enumerate(labelled[:num])
     ]
 
 
@@ -230,17 +242,17 @@ def domain_folder(path: str | Path, domain: str) -> Path:
 
 def _prompt(procedure: str, shown: Mapping[str, str], kinds: Mapping[str, str]) -> str:
     case = "\n".join(f"{name}: {value}" for name, value in shown.items())
-    fields = ", ".join(f"{json.dumps(name)}: {kind}" for name, kind in kinds.items())
+    fields = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
     return (
         f"Carry out this procedure for the case below, with the tools.\n<sop>\n{procedure.strip()}\n</sop>\n\n"
         f"The case:\n{case}\n\n"
-        "However the procedure words its final output, end with one message that holds the result as JSON in one "
-        f"<final_output> with at least these fields, null for one that has no value:\n<final_output>{{{fields}}}</final_output>"
+        "End with one message that holds the result as a JSON object in one <final_output>. Its fields are "
+        f"{fields}; null for one that has no value."
     )
 
 
-def _labelled_rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """The columns, and the rows where at least one scored column is filled. Raises DataError naming a ragged row."""
+def _rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns and the rows. Raises DataError naming a ragged row."""
     lines = list(csv.reader(_read(file).splitlines(keepends=True)))
     columns = lines[0] if lines else []
     missing = [name for name in outputs if name not in columns]
@@ -253,10 +265,9 @@ def _labelled_rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[
     for number, line in enumerate(lines[1:], start=1):
         if line and len(line) != len(columns):
             raise DataError(
-                f"{file}, row {number} has {len(line)} cells for {len(columns)} columns; mend or remove it."
+                f"{file}, row {number} has {len(line)} cells for {len(columns)} columns; correct or remove it."
             )
-    rows = [dict(zip(columns, line, strict=True)) for line in lines[1:] if line]
-    return columns, [row for row in rows if any(row[name].strip() for name in outputs)]
+    return columns, [dict(zip(columns, line, strict=True)) for line in lines[1:] if line]
 
 
 def _shown_columns(
@@ -318,9 +329,7 @@ def _tool(entry: Json, file: Path) -> SchemaTool:
     """A tool from its entry in Bedrock's shape, wrapped in `toolSpec` or not."""
     try:
         inner = entry.get("toolSpec", entry)
-        return SchemaTool(
-            inner["name"], inner.get("description", ""), inner["inputSchema"]["json"], null_is_absent=True
-        )
+        return SchemaTool(inner["name"], inner.get("description", ""), inner["inputSchema"]["json"])
     except (AttributeError, KeyError, TypeError) as error:
         raise DataError(f"{file} has an entry that is no tool: {str(entry)[:200]}; restore the checkout.") from error
 
@@ -338,8 +347,8 @@ def _licence(folder: Path) -> str:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8-sig", "replace")
-    except OSError as error:
+        return file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read: {error}; restore the checkout.") from error
 
 

@@ -1,7 +1,7 @@
-"""The mock tools of one SOP-Bench domain in a process of their own: `python sop_bench_worker.py FOLDER SEED`.
+"""The mock tools of one SOP-Bench domain in a process of their own: `python sop_bench_worker.py FOLDER`.
 
-A line of JSON in, {"tool", "arguments"}; a line out, {"result"} or {"error"}; the first line out is {"ready": true} or an
-error. Runs as a script and imports nothing of Sparring.
+A line of JSON in, {"tool", "arguments"}; a line out, {"result", "repairs"} or {"error"}; the first line out is {"ready": true}
+or an error. Runs as a script and imports nothing of Sparring.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import importlib.util
 import json
 import math
 import os
-import random
 import sys
 from pathlib import Path
 from typing import Any, TextIO
 
 
 def main() -> None:
-    folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+    folder = Path(sys.argv[1])
     requests, answers = _streams()
-    # The tools read files beside them, and some draw numbers.
+    # The tools read files beside them.
     os.chdir(folder)
-    random.seed(seed)
 
     def answer(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message, allow_nan=False) + "\n")
@@ -35,28 +33,38 @@ def main() -> None:
     answer({"ready": True})
     for line in requests:
         request = json.loads(line)
-        arguments = {name: value for name, value in request["arguments"].items() if value is not None}
         try:
-            answer({"result": as_json(manager.process_tool_call(request["tool"], arguments))})
+            repairs: list[str] = []
+            result = as_json(manager.process_tool_call(request["tool"], request["arguments"]), "result", repairs)
+            answer({"result": result, "repairs": repairs})
         except BaseException as error:  # noqa: BLE001
             answer({"error": f"{type(error).__name__}: {error}"})
 
 
-def as_json(value: Any) -> Any:
-    """A tool's result as JSON: what is not a number is null, numpy's scalars are Python's."""
+def as_json(value: Any, place: str, repairs: list[str]) -> Any:
+    """A tool's result as JSON; `repairs` gets what was replaced because JSON has no form for it, and where."""
     if isinstance(value, dict):
-        return {str(name): as_json(part) for name, part in value.items()}
+        repairs += [f"{place}: the key {name!r} became text" for name in value if not isinstance(name, str)]
+        return {str(name): as_json(part, f"{place}.{name}", repairs) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(part) for part in value]
-    if isinstance(value, set | frozenset):
-        return sorted((as_json(part) for part in value), key=str)
-    if hasattr(value, "tolist"):
-        return as_json(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
+        return [as_json(part, f"{place}[]", repairs) for part in value]
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and not is_infinite):
         return value
-    return None if value != value or str(value) == "<NA>" else str(value)
+    if isinstance(value, set | frozenset):
+        plain = list(value)
+    elif is_infinite:
+        plain = None
+    elif callable(of_numpy := getattr(value, "tolist", None)):
+        plain = of_numpy()
+    else:
+        plain = None if value != value or str(value) == "<NA>" else str(value)
+    repairs.append(f"{place}: {_kind(value)} became {_kind(plain)}")
+    return as_json(plain, place, repairs)
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else str(value) if isinstance(value, float) else type(value).__name__
 
 
 def _streams() -> tuple[TextIO, TextIO]:

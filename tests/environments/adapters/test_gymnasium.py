@@ -218,6 +218,13 @@ def test_every_member_of_a_space_fits_its_schema_and_comes_back() -> None:
         assert space.contains(action_from_json(space, told))
 
 
+def test_numbers_of_an_observation_keep_the_digits_of_their_type_and_what_is_no_number_is_shown_as_it_is() -> None:
+    assert as_text(np.array([0.1, 1 / 3, np.nan, -np.inf], dtype=np.float32)) == "[0.1,0.33333334,NaN,-Infinity]"
+    assert as_text({"a": (np.float64(1 / 3), np.int8(1), np.array(2))}) == '{"a":[0.3333333333333333,1,2]}'
+    with pytest.raises(TypeError, match="complex"):
+        as_text(np.array([1j]))
+
+
 def test_a_space_without_schema_is_refused_with_those_that_have_one() -> None:
     with pytest.raises(UsageError, match=r"Sequence.*Text, Discrete, MultiDiscrete"):
         action_schema(spaces.Sequence(spaces.Discrete(2)))
@@ -231,3 +238,5 @@ def test_tasks_of_disjoint_seeds_share_no_id() -> None:
     train, held_out = seeded_tasks("Go.", 4), seeded_tasks("Go.", 3, first_seed=4)
     assert [task.seed for task in train] == [0, 1, 2, 3]
     assert not {task.id for task in train} & {task.id for task in held_out}
+    # The words are the same: what tells tasks apart stands in a field.
+    assert [task.fields for task in held_out] == [{"seed": 4}, {"seed": 5}, {"seed": 6}]

@@ -80,15 +80,15 @@ def contents(results: Sequence[ToolResult]) -> list[str]:
 NOTES = (("note", {"text": "a"}), ("note", {"text": "b"}))
 
 
-def test_the_tools_of_a_process_are_listed_sorted_with_their_schemas(process: type[McpServer]) -> None:
+def test_the_tools_of_a_process_are_listed_in_its_order_with_their_schemas(process: type[McpServer]) -> None:
     schemas = process.tool_schemas()
     assert [schema["function"]["name"] for schema in schemas] == [
-        "die",
-        "divide",
         "note",
-        "picture",
-        "sleep",
+        "divide",
         "variable",
+        "picture",
+        "die",
+        "sleep",
     ]
     divide = schemas[1]["function"]
     assert divide["description"] == "A quotient."
@@ -150,7 +150,7 @@ def test_sessions_over_http_share_one_server(port: int) -> None:
     options = {"url": f"http://127.0.0.1:{port}/mcp"}
     environment_class = McpService.with_options(**options)
     assert environment_class.persists == ("server",)
-    assert list(environment_class.tools()) == ["die", "divide", "note", "picture", "sleep", "variable"]
+    assert list(environment_class.tools()) == ["note", "divide", "variable", "picture", "die", "sleep"]
     assert contents(play(environment_class(**options), *NOTES)) == ["1", "2"]
     assert contents(play(environment_class(**options), *NOTES)) == ["3", "4"]
 
@@ -223,5 +223,8 @@ def test_what_is_no_text_in_a_result_is_named() -> None:
     text = EmbeddedResource(type="resource", resource=TextResourceContents(uri="file:///a", text="inside"))
     blob = EmbeddedResource(type="resource", resource=BlobResourceContents(uri="file:///b", blob="aGk="))
     parts = [TextContent(type="text", text="one"), text, blob]
-    assert flattened(CallToolResult(content=parts)) == "one\ninside\n[file:///b]"
-    assert flattened(CallToolResult(content=[], structured_content={"a": 1})) == '{"a":1}'
+    told = flattened(CallToolResult(content=parts))
+    assert told.content == "one\ninside\n[file:///b]"
+    assert told.repairs == ["result: a part of type resource became [file:///b]"]
+    plain = flattened(CallToolResult(content=[], structured_content={"a": 1}))
+    assert (plain.content, list(plain.repairs)) == ('{"a":1}', [])

@@ -14,12 +14,15 @@ from typer.testing import CliRunner
 pytest.importorskip("jsonschema", reason="jsonschema is not installed; pip install 'sparring[sop-bench]'")
 
 from sparring.build import load_tasks
+from sparring.checks import CHECKS
+from sparring.checks.subject import Subject
 from sparring.cli import app
 from sparring.config import load_config
 from sparring.environments import ToolError, ToolResult, execute, opened
 from sparring.environments.adapters.sop_bench import SopBench, scorer, tasks
 from sparring.environments.base import reset
 from sparring.errors import DataError, InfrastructureError, UsageError
+from sparring.findings import Finding
 from sparring.scorers import evaluate_score
 from sparring.types import Outcome, Task, Trajectory
 
@@ -39,7 +42,7 @@ class KilnManager:
     def process_tool_call(self, name, arguments):
         print("called", name)
         if name == "readPyrometer":
-            return {"kiln": arguments["kiln"], "heat": float("nan"), "seen": ("a", 2), "tag": Odd()}
+            return {"kiln": arguments["kiln"], "heat": float("nan"), "seen": ("a", 2), "tag": Odd(), "marks": {"x"}}
         if name == "listArguments":
             return sorted(arguments)
         if name == "draw":
@@ -123,14 +126,32 @@ def test_a_task_shows_the_declared_inputs_and_hides_what_is_scored(checkout: Pat
     text = first.messages[0]["content"]
     assert "<sop>\n1. Read the pyrometer.\n2. Decide.\n</sop>" in text
     assert "The case:\nkiln: K1\nglaze: blue\n\n" in text
-    assert '<final_output>{"decision": text, "degrees": number, "open": true or false}</final_output>' in text
+    assert (
+        "one <final_output>. Its fields are decision (text), degrees (number), open (true or false); null for" in text
+    )
     assert "1200" not in text
+    assert first.fields["inputs"] == {"kiln": "K1", "glaze": "blue"}
     assert 'glaze: a, "b"\n' in second.messages[0]["content"]
     # Row 3 has no label at all and is left out; row 4 lacks one, which is null then.
     assert [task.id for task in (first, second, third)] == ["kiln_check-0", "kiln_check-1", "kiln_check-2"]
     assert first.fields["answer"] == {"decision": "fire", "degrees": 1200.0, "open": False}
     assert third.fields["answer"] == {"decision": "fire", "degrees": None, "open": False}
     assert len(tasks(checkout, "kiln_check", num=2)) == 2
+
+
+def test_what_a_task_does_not_have_as_the_checkout_has_it_is_listed(checkout: Path) -> None:
+    metadata = {"input_columns": ["kiln", "decision"], "output_columns": ["decision"]}
+    (folder_of(checkout) / "metadata.json").write_text(json.dumps(metadata))
+    first, *_ = tasks(checkout, "kiln_check")
+    assert first.fields["repairs"] == [
+        "The prompt ends with a request for one <final_output>, which the scorer reads, and its fields.",
+        "1 of 4 rows have no label and are left out.",
+        "The columns ['decision'] are declared as inputs and scored, so they are not shown.",
+    ]
+    assert "decision: fire" not in first.messages[0]["content"]
+    (folder_of(checkout) / "sop.txt").write_bytes(b"Fire at 1200 \xb0C.")
+    with pytest.raises(DataError, match=r"sop.txt cannot be read: .*0xb0"):
+        tasks(checkout, "kiln_check")
 
 
 def judged(task: Task, text: str, *, last: str = "assistant") -> float:
@@ -173,38 +194,37 @@ def test_null_is_right_only_where_there_is_no_label(checkout: Path) -> None:
 
 def test_tools_answer_json_from_a_process_that_sees_little(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "key")
-    read, given, secret, unknown, missing = play(
+    read, given, null, secret, unknown, missing = play(
         checkout,
         ("readPyrometer", {"kiln": "K1"}),
-        ("listArguments", {"kiln": "", "shift": None}),
+        ("listArguments", {"kiln": ""}),
+        ("listArguments", {"shift": None}),
         ("variable", {"kiln": "SECRET"}),
         ("readPyrometer", {}),
-        ("stop", {"kiln": None}),
+        ("stop", {}),
     )
-    assert read.content == '{"kiln":"K1","heat":null,"seen":["a",2],"tag":"odd"}'
-    # Null is left out, an empty text is not.
+    assert read.content == '{"kiln":"K1","heat":null,"seen":["a",2],"tag":"odd","marks":["x"]}'
+    assert read.transition["repairs"] == [
+        "result.heat: nan became null", "result.tag: Odd became str", "result.marks: set became list",
+    ]  # fmt: skip
     assert given.content == '["kiln"]'
+    assert "repairs" not in given.transition
+    assert null.content == "error: listArguments: argument shift: None is not of type 'integer'"
     assert secret.content == "null"
     assert unknown.error is ToolError.TOOL_RAISED
     assert unknown.content == "error: readPyrometer failed: KeyError: 'kiln'"
     assert missing.content == "error: stop: 'kiln' is a required property"
 
 
-def test_the_tools_are_sorted_by_name(checkout: Path) -> None:
+def test_the_tools_stand_in_the_order_of_the_checkout(checkout: Path) -> None:
     schemas = SopBench.with_options(path=str(checkout), domain="kiln_check").tool_schemas()
-    assert [schema["function"]["name"] for schema in schemas] == [
-        "draw",
-        "listArguments",
-        "readPyrometer",
-        "stop",
-        "variable",
-    ]
+    assert tuple(schema["function"]["name"] for schema in schemas) == NAMES
 
 
-def test_what_the_tools_draw_follows_from_the_task(checkout: Path) -> None:
-    first, second, _ = tasks(checkout, "kiln_check")
-    draws = [play(checkout, ("draw", {}), task=task)[0].content for task in (first, first, second)]
-    assert draws[0] == draws[1] != draws[2]
+def test_tools_that_draw_unseeded_numbers_are_seen_to_do_so(checkout: Path) -> None:
+    first, *_ = tasks(checkout, "kiln_check")
+    draws = [play(checkout, ("draw", {}), task=first)[0].content for _ in range(2)]
+    assert draws[0] != draws[1]
 
 
 def test_an_exit_is_the_tool_s_error_and_a_death_or_a_hang_the_world_s(checkout: Path) -> None:
@@ -386,6 +406,50 @@ def test_a_stated_right_lifts_the_refusal_and_shows_the_licence(
     SopBench.with_options(**options)
     assert "Potters' Licence 1.0" in caplog.text
     assert "The potters wrote so on 1 May." in caplog.text
+
+
+DESK = """
+class DeskManager:
+    def process_tool_call(self, name, arguments):
+        return {"decision": {"K1": "fire", "K2": "wait", "K4": "fire"}[arguments["kiln"]], "heat": float("nan")}
+"""
+EXAMPLE = '<final_output>{"decision": "wait", "degrees": 1, "open": true}</final_output>'
+
+
+@pytest.mark.parametrize(
+    ("example", "errors"),
+    [
+        (EXAMPLE, []),
+        ("Say it in a few words.", []),
+        (EXAMPLE.replace('"degrees": 1, ', ""), ["prompt.example"]),
+        (EXAMPLE.replace("final_output", "final_response"), ["prompt.tag"]),
+    ],
+    ids=["right", "none", "a field is missing", "another tag"],
+)
+def test_the_page_s_recipe_is_checked_and_shows_the_procedure_s_own_defects_and_every_repair(
+    checkout: Path, tmp_path: Path, example: str, errors: list[str]
+) -> None:
+    folder = folder_of(checkout)
+    (folder / "tools.py").write_text(DESK)
+    (folder / "toolspecs.json").write_text(json.dumps([specification("look", ("kiln",))]))
+    (folder / "sop.txt").write_text(f"1. Look at the kiln.\n2. Decide. For example:\n{example}\n")
+    path = recipe(checkout, tmp_path / "recipe")
+    path.write_text(path.read_text().replace("DATA", "held_out"))
+    subject = Subject(load_config(path), path)
+    # All of it, the kiln's own defects among it, is seen without a task to train on.
+    assert len(subject.sample) == 3
+
+    async def found(name: str) -> list[Finding]:
+        return list(await CHECKS[name].rule(subject))
+
+    async def main() -> None:
+        prompts = [*await found("prompt.example"), *await found("prompt.tag")]
+        assert [one.rule for one in prompts] == errors, prompts
+        results, made = await found("environment.repairs")
+        assert results.evidence["repairs"] == {"look: result.heat: nan became null": 3}
+        assert list(made.evidence["repairs"].values()) == [3, 3]
+
+    asyncio.run(main())
 
 
 def test_it_is_evaluated_without_any_training_data(
