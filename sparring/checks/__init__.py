@@ -1,7 +1,8 @@
 """What is wrong with a recipe, its environment, data, reward and budgets, found before anything is trained."""
 
 # Importing a family registers its rules; this is the order in which they run and are documented.
-from sparring.checks import environment, repairs, tools, production, files, data, ground_truth  # noqa: F401, I001
+from sparring.checks import environment, repairs, tools, production, files, data  # noqa: F401, I001
+from sparring.checks import ground_truth, corrections  # noqa: F401
 from sparring.checks import prompt, policies, reward, budgets, foothold, weights  # noqa: F401
 from sparring.checks.registry import CHECKS, Check, check
 

@@ -107,7 +107,9 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     for pair in near_pairs([prompt_text(one.task) for one in compared], [one.split == "train" for one in compared]):
         twin, one = compared[pair.left], compared[pair.right]
         names = judged if by_prompt else {name for name in twin.task.fields if not _ROW_COLUMNS.match(name)}
-        if all(canonical(twin.task.fields.get(name)) == canonical(one.task.fields.get(name)) for name in names):
+        if _seed(twin.task) == _seed(one.task) and all(
+            canonical(twin.task.fields.get(name)) == canonical(one.task.fields.get(name)) for name in names
+        ):
             near[one.split].append((twin, one))
     sizes = Counter(one.split for one in everything)
     return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
@@ -213,14 +215,19 @@ async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> lis
 
 def _identity(task: Task, by_prompt: bool) -> str:
     """What two tasks that are the same have in common: the prompt, and where that does not tell tasks apart the
-    fields too."""
-    prompt = normalized(prompt_text(task))
+    fields too. A task without fields is told by its seed."""
+    prompt = f"{normalized(prompt_text(task))}\n{_seed(task)}"
     if by_prompt:
         return prompt
     fields = {
         name: value for name, value in task.fields.items() if not (_ROW_COLUMNS.match(name) and _is_scalar(value))
     }
     return f"{prompt}\n{canonical(fields)}"
+
+
+def _seed(task: Task) -> int | None:
+    """What the environment makes the task of, where it has nothing else."""
+    return None if task.fields else task.seed
 
 
 @check("data.columns", seconds=20)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from sparring.checks.answers import canonical, most_frequent, text_of
+from sparring.checks.deeds import Verdict, deeds_of
 from sparring.checks.golds import Gold, Golds, as_trajectory, golds_of, silence
+from sparring.checks.graded import Aspect
 from sparring.checks.mutations import naming_all, other_parts
 from sparring.checks.scripted import Asked, ScriptedPolicy, saying
 from sparring.checks.scripts import at_once, busy, copying, guessing, never_answering
@@ -21,6 +23,8 @@ NUM_TASKS = 24
 SECONDS = 1.5
 """After which a policy plays no further task; it plays FEWEST at least."""
 FEWEST = 4
+SLOW_SECONDS = 4.0
+"""After which it plays no further task in any case."""
 BUSY = 5
 """How often a busy policy repeats its first calls."""
 
@@ -49,8 +53,15 @@ class Episode:
     """Why it could not be judged."""
     failed: JudgeName | None
     """Which judge failed."""
-    is_right: bool
-    """Whether its last message says what the right one says."""
+    verdict: Verdict
+    """Whether it says, and does, what a right episode does, as far as this is graded."""
+    reason: str = ""
+    """Why it is no right one, where that is about what it did."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is known to be wrong: what was done in another way may be as good."""
+        return self.verdict is Verdict.WRONG
 
     @property
     def shown(self) -> dict[str, Json]:
@@ -60,7 +71,7 @@ class Episode:
         return {
             "task": self.gold.task.id, "policy": self.policy, "said": clipped(said),
             "right": clipped(text_of(self.gold.answer) or canonical(dict(self.gold.parts or {}))),
-            "reward": self.reward, "score": self.score,
+            "reward": self.reward, "score": self.score, **({"why_wrong": self.reason} if self.reason else {}),
         }  # fmt: skip
 
 
@@ -100,7 +111,8 @@ async def _play_all(subject: Subject, golds: Golds, name: str) -> list[Episode]:
     chosen += [gold for gold in golds.by_task.values() if gold not in chosen][: NUM_TASKS - len(chosen)]
     began, episodes, failures = time.monotonic(), [], []
     for gold in chosen:
-        if len(episodes) >= FEWEST and time.monotonic() - began > SECONDS:
+        seconds = time.monotonic() - began
+        if (len(episodes) >= FEWEST and seconds > SECONDS) or (episodes and seconds > SLOW_SECONDS):
             break
         policy = policy_of(gold)
         if policy is None:
@@ -135,13 +147,27 @@ async def judged(subject: Subject, golds: Golds, name: str, gold: Gold, trajecto
         reward, score = trajectory.reward.total if trajectory.reward is not None else None, trajectory.score
     except JudgeFailedError as error:
         failure, failed = str(error), error.judge
+    verdict, reason = await _verdict(subject, golds, gold, trajectory)
     return Episode(
         policy=name, gold=gold, trajectory=trajectory, reward=reward, score=score, failure=failure, failed=failed,
-        is_right=_is_right(golds, gold, trajectory),
+        verdict=verdict, reason=reason,
     )  # fmt: skip
 
 
-def _is_right(golds: Golds, gold: Gold, trajectory: Trajectory) -> bool:
+async def _verdict(subject: Subject, golds: Golds, gold: Gold, trajectory: Trajectory) -> tuple[Verdict, str]:
+    """By the last message and by what was done, as far as each is graded."""
+    if Aspect.MESSAGE in golds.graded and not _says_the_same(golds, gold, trajectory):
+        return Verdict.WRONG, ""
+    deeds = await deeds_of(subject)
+    if deeds is None:
+        return Verdict.RIGHT, ""
+    try:
+        return await deeds.verdict(gold, trajectory)
+    except UndecidedError:
+        return Verdict.UNKNOWN, ""
+
+
+def _says_the_same(golds: Golds, gold: Gold, trajectory: Trajectory) -> bool:
     last = next((m for m in reversed(trajectory.messages) if m.get("role") == "assistant"), silence())
     if text_of(last).strip() == text_of(gold.answer).strip() and not gold.answer.get("tool_calls"):
         return True

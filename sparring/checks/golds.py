@@ -1,19 +1,23 @@
-"""Right answers to the tasks under check: what the scripted expert says last, or what the scorer pays for."""
+"""Right episodes of the tasks under check: what the scripted expert does and says last, or what the scorer pays for."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
+from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects
 from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import EXPERT, Subject, UndecidedError
 from sparring.environments import Environment, answer
 from sparring.plugins import call
 from sparring.types import Json, Message, Outcome, Sampling, StopReason, Task, Trajectory, Turn
+
+NUM_READ = 8
+"""Tasks on which it is seen what the judges read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,9 @@ class Golds:
     has_expert: bool
     failed: Mapping[str, str]
     """Why the expert failed, by task id."""
+    graded: frozenset[Aspect]
+    """What the scorer depends on, or the reward where there is no scorer. Where the last message is not among it, answers have no
+    parts: they may say anything."""
     read: frozenset[tuple[str, ...]]
     """What the judges read of the tasks' fields, as paths."""
     missed: frozenset[tuple[str, ...]]
@@ -83,13 +90,44 @@ async def _find(subject: Subject) -> Golds | None:
         scripts = {name: (message,) for name, message in (await _paid(subject, list(tasks.values()))).items()}
     if not scripts and not failed:
         return None
+    right = await _right_episodes(subject, tasks, scripts) if has_expert else {}
+    graded = await graded_aspects(subject, "reward" if subject.scorer is None else "scorer", list(right.values()))
+    # A grade that nothing lowers may be of the message all the same: then the judge is at fault, and is to be found out.
+    graded = graded or frozenset((Aspect.MESSAGE,))
     form = answer_form([script[-1] for script in scripts.values()]) if scripts else AnswerForm()
+    if form.tool is not None and _is_submitted(form.tool, scripts.values()) and Aspect.STATE not in graded:
+        graded |= {Aspect.MESSAGE}
+    if Aspect.MESSAGE not in graded:
+        form = AnswerForm()
     by_task = {
-        task_id: Gold(task=tasks[task_id], script=script, parts=form.parts(script[-1]))
+        task_id: Gold(
+            task=tasks[task_id], script=script, parts=form.parts(script[-1]) if Aspect.MESSAGE in graded else None
+        )
         for task_id, script in scripts.items()
     }
-    read, missed = await _reads(subject, list(by_task.values()))
-    return Golds(by_task=by_task, form=form, has_expert=has_expert, failed=failed, read=read, missed=missed)
+    read, missed = await _reads(subject, list(by_task.values()), right)
+    return Golds(
+        by_task=by_task, form=form, has_expert=has_expert, failed=failed, graded=graded, read=read, missed=missed
+    )
+
+
+async def _right_episodes(
+    subject: Subject, tasks: Mapping[str, Task], scripts: Mapping[str, tuple[Message, ...]]
+) -> dict[str, Trajectory]:
+    """What the expert plays of some of the tasks, unjudged, by task id; none without an environment."""
+    played: dict[str, Trajectory] = {}
+    for task in [one for one in subject.sample if one.id in scripts][:NUM_PROBED]:
+        with suppress(UndecidedError):
+            played[task.id] = await subject.play(task, saying(EXPERT, scripts[task.id]), judged=False)
+    return played
+
+
+def _is_submitted(tool: str, scripts: Iterable[Sequence[Message]]) -> bool:
+    """Whether a tool is called once an episode, at its end: then its arguments are the answer, and else a step on the way."""
+    return all(
+        [one["function"]["name"] for message in script for one in message.get("tool_calls") or ()].count(tool) == 1
+        for script in scripts
+    )
 
 
 def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
@@ -130,17 +168,20 @@ async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
 
 
 async def _reads(
-    subject: Subject, golds: Sequence[Gold]
+    subject: Subject, golds: Sequence[Gold], right: Mapping[str, Trajectory]
 ) -> tuple[frozenset[tuple[str, ...]], frozenset[tuple[str, ...]]]:
     read: set[tuple[str, ...]] = set()
     missed: set[tuple[str, ...]] = set()
-    for gold in golds[:8]:
+    for gold in [*(one for one in golds if one.task.id in right), *golds[:NUM_READ]]:
         for judge in (subject.reward, subject.scorer):
             if judge is not None:
                 fields = ReadFields(gold.task.fields)
                 # What it raises is the business of the rules on the reward.
+                task = replace(gold.task, fields=fields)
+                played = right.get(gold.task.id)
+                read_by = as_trajectory(task, gold.answer) if played is None else replace(played, task=task)
                 with suppress(Exception):
-                    await call(judge, as_trajectory(replace(gold.task, fields=fields), gold.answer))
+                    await call(judge, read_by)
                 read |= fields.read
                 missed |= fields.missed
     return frozenset(read), frozenset(missed)
@@ -153,12 +194,6 @@ def as_trajectory(task: Task, *messages: Message) -> Trajectory:
         turns=tuple(_turn(index, message) for index, message in enumerate(messages)),
         messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None, score=None,
     )  # fmt: skip
-
-
-def with_last(trajectory: Trajectory, message: Message) -> Trajectory:
-    """The same episode with another last message."""
-    turns = (*trajectory.turns[:-1], replace(trajectory.turns[-1], message=message))
-    return replace(trajectory, turns=turns, messages=(*trajectory.messages[:-1], message), reward=None, score=None)
 
 
 def _turn(index: int, message: Message) -> Turn:

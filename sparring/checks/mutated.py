@@ -1,15 +1,19 @@
-"""Episodes whose right answer was made wrong, cut, doubled or said elsewhere."""
+"""Episodes of the expert that were changed: the answer made wrong, cut, doubled or said elsewhere, the calls made otherwise."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from weakref import WeakKeyDictionary
 
+from sparring.checks import actions
 from sparring.checks.answers import tagged, text_of
+from sparring.checks.deeds import Deeds, Verdict, deeds_of, idle_policy
 from sparring.checks.episodes import Episode, episodes_of, judged
-from sparring.checks.golds import Gold, Golds, golds_of, with_last
+from sparring.checks.golds import Gold, Golds, golds_of
+from sparring.checks.graded import Aspect, with_last
 from sparring.checks.mutations import Kind, Mutation, mutations
 from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import EXPERT, Subject, UndecidedError
@@ -18,9 +22,10 @@ from sparring.types import Json, Message, Trajectory
 
 NUM_MUTATED = 6
 """Tasks whose right answers are changed in every way, where judging is quick."""
-
-
 MUTATION_SECONDS = 5.0
+"""For the changed answers; as long again for the changed calls."""
+MOST_CHANGED = 4
+"""Calls of one script whose arguments are changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,10 @@ class Mutated:
 
     @property
     def shown(self) -> dict[str, Json]:
-        return {"change": self.mutation.name, **{k: v for k, v in self.episode.shown.items() if k != "policy"}}
+        shown = {"change": self.mutation.name, **{k: v for k, v in self.episode.shown.items() if k != "policy"}}
+        if self.mutation.calls is None:
+            return shown
+        return {**shown, "calls": list(self.mutation.calls), "final_state": self.episode.trajectory.final_state}
 
 
 _changed: WeakKeyDictionary[Subject, list[Mutated]] = WeakKeyDictionary()
@@ -41,16 +49,24 @@ _changed: WeakKeyDictionary[Subject, list[Mutated]] = WeakKeyDictionary()
 async def mutated(subject: Subject) -> list[Mutated]:
     if subject not in _changed:
         golds = await golds_of(subject)
-        _changed[subject] = [] if golds is None else [one async for one in _mutate(subject, golds)]
+        found = [] if golds is None else [one async for one in _mutate(subject, golds)]
+        deeds = await deeds_of(subject)
+        if golds is not None and deeds is not None:
+            found += [one async for one in _act_otherwise(subject, golds, deeds)]
+        _changed[subject] = found
     return _changed[subject]
 
 
 async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
     began, labels = time.monotonic(), golds.labels()
     for one in (await episodes_of(subject, EXPERT))[:NUM_MUTATED]:
+        if one.gold.answer.get("tool_calls") and golds.form.tool is None:
+            continue  # the environment ended it, and nothing was said
         prompt = "\n".join(map(text_of, one.gold.task.messages))
         tags = list(dict.fromkeys(tag for tag, _ in tagged(prompt)))
         changes = [*mutations(golds.form, one.gold.answer, labels, tags)]
+        if Aspect.MESSAGE not in golds.graded:
+            changes = [replace(change, kind=Kind.SAME) for change in changes]
         for mutation in changes:
             if time.monotonic() - began > MUTATION_SECONDS:
                 return
@@ -60,13 +76,81 @@ async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
                 continue
             episode = await judged(subject, golds, mutation.name, one.gold, trajectory)
             yield Mutated(mutation, episode, golds.form.parts(mutation.message))
-        for name, policy in _elsewhere(golds, one.gold):
+        for name, policy in _elsewhere(golds, one.gold) if Aspect.MESSAGE in golds.graded else ():
             try:
                 trajectory = await subject.play(one.gold.task, policy, judged=False)
             except UndecidedError:
                 continue
             episode = await judged(subject, golds, name, one.gold, trajectory)
             yield Mutated(Mutation(name, Kind.WRONG, policy_said(trajectory)), episode, None)
+
+
+_KINDS = {
+    Verdict.RIGHT: Kind.SAME, Verdict.WRONG: Kind.WRONG, Verdict.UNREAD: Kind.UNREAD, Verdict.UNKNOWN: Kind.OTHER,
+}  # fmt: skip
+
+
+async def _act_otherwise(subject: Subject, golds: Golds, deeds: Deeds) -> AsyncIterator[Mutated]:
+    """The expert's episodes with its calls changed, played anew."""
+    began = time.monotonic()
+    for gold in golds.sampled(subject)[:NUM_MUTATED]:
+        async for name, policy in _other_ways(subject, golds, deeds, gold):
+            if time.monotonic() - began > MUTATION_SECONDS:
+                return
+            try:
+                trajectory = await subject.play(gold.task, policy, judged=False)
+            except UndecidedError:
+                continue
+            episode = await judged(subject, golds, name, gold, trajectory)
+            calls = tuple(f"{one['tool']}({one['arguments']})" for one in trajectory.transitions)
+            yield Mutated(Mutation(name, _KINDS[episode.verdict], policy_said(trajectory), calls=calls), episode, None)
+
+
+async def _other_ways(
+    subject: Subject, golds: Golds, deeds: Deeds, gold: Gold
+) -> AsyncIterator[tuple[str, ScriptedPolicy]]:
+    """Changed scripts by what is changed. Of calls that change nothing that counts only their absence is tried."""
+    numbers = count()
+
+    def changed(name: str, script: Sequence[Message]) -> tuple[str, ScriptedPolicy]:
+        return name, saying(f"change {next(numbers)}: {name}", script)
+
+    calls = actions.actions_of(gold.script)
+    if not calls:
+        return
+    yield "no call at all", idle_policy(gold)
+    essential = []
+    for one in calls:
+        name, policy = changed(f"{one.tool} left out", actions.left_out(gold.script, [one]))
+        yield name, policy
+        try:
+            without = await subject.play(gold.task, policy, judged=False)
+        except UndecidedError:
+            continue
+        if (await deeds.verdict(gold, without))[0] is not Verdict.RIGHT:
+            essential.append(one)
+    if not essential:
+        return
+    idle, right = await deeds.idle_and_right(gold)
+    used = {one.tool for one in calls}
+    for tool in (tool for name, tool in subject.tools.items() if name not in used):
+        for tried in await actions.tried(subject, gold, tool, idle, right):
+            instead = actions.in_place_of(gold.script, essential, tried)
+            yield changed(f"{tool.name} in place of what the expert does", instead)
+            if len(essential) > 1:
+                but_last = actions.in_place_of(gold.script, essential[:-1], tried)
+                yield changed(f"{tool.name} in place of all but the expert's last call", but_last)
+            yield changed(f"{tool.name} afterwards", actions.followed_by(gold.script, tried))
+    values = actions.argument_values(golds)
+    for one in essential[:MOST_CHANGED]:
+        for name, _, script in actions.with_other_arguments(gold.script, one, values):
+            yield changed(f"{one.tool} with another {name}", script)
+        yield changed(f"{one.tool} twice", actions.doubled(gold.script, one))
+    if len(essential) > 1:
+        yield changed("in another order", actions.in_another_order(gold.script, essential))
+    other = next((one for one in golds.by_task.values() if one.script[:-1] != gold.script[:-1]), None)
+    if other is not None:
+        yield changed("the calls of another task", (*other.script[:-1], gold.script[-1]))
 
 
 async def _with(subject: Subject, golds: Golds, right: Episode, mutation: Mutation) -> Trajectory:

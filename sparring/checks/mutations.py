@@ -25,15 +25,19 @@ class Kind(Enum):
     AROUND = "the same answer with something around it"
     FORM = "the right values, not in the form that was asked for"
     WRONG = "other values, or several at once"
+    UNREAD = "another value than the task's field has, which the judge does not read"
+    OTHER = "something else was done, which may be as good"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A changed answer."""
+    """A changed answer, or changed calls."""
 
     name: str
     kind: Kind
     message: Message
+    calls: tuple[str, ...] | None = None
+    """What was called, where that is what was changed."""
 
 
 def mutations(

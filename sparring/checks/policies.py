@@ -96,7 +96,7 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
     better = [
         one
         for one in everybody
-        if one.reward is not None and not one.is_right and one.reward > earned.get(one.gold.task.id, one.reward) + 1e-6
+        if one.reward is not None and one.is_wrong and one.reward > earned.get(one.gold.task.id, one.reward) + 1e-6
     ]
     if better:
         worst = max(better, key=lambda one: one.reward or 0.0)
@@ -231,7 +231,7 @@ async def everything(subject: Subject) -> Iterable[Finding]:
 
 def _paid_for_wrong(subject: Subject, rule: str, played: Sequence[Episode]) -> list[Finding]:
     """Wrong answers that the scorer takes for right, or that earn what counts as success."""
-    wrong = [one for one in played if not one.is_right]
+    wrong = [one for one in played if one.is_wrong]
     scored = [one for one in wrong if one.score is not None and one.score >= 1.0]
     if scored:
         return [_scored(rule, f"the policy '{scored[0].policy}'", scored, len(wrong))]
@@ -242,7 +242,7 @@ def _paid_for_wrong(subject: Subject, rule: str, played: Sequence[Episode]) -> l
 
 def _paid_for_nothing(subject: Subject, rule: str, what: str, played: Sequence[Episode]) -> list[Finding]:
     found = _paid_for_wrong(subject, rule, played)
-    wrong = [one for one in played if not one.is_right]
+    wrong = [one for one in played if one.is_wrong]
     if found or not wrong:
         return found
     scores = [one.score for one in wrong if one.score is not None]

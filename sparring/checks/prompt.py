@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, as_object, tagged, text_of
 from sparring.checks.episodes import Episode, clipped, episodes_of, judged
-from sparring.checks.golds import Gold, Golds, golds_of, with_last
+from sparring.checks.golds import Gold, Golds, golds_of
+from sparring.checks.graded import with_last
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
 from sparring.environments import answer

@@ -15,7 +15,8 @@ import sparring
 from sparring.checks.answers import canonical, text_of
 from sparring.checks.baseline import may_fail_at_first, model_baseline
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
-from sparring.checks.golds import Gold, golds_of, with_last
+from sparring.checks.golds import Gold, golds_of
+from sparring.checks.graded import with_last
 from sparring.checks.mutated import NUM_MUTATED, Mutated, mutated
 from sparring.checks.mutations import Kind
 from sparring.checks.registry import check
@@ -217,9 +218,10 @@ async def order(subject: Subject) -> Iterable[Finding]:
     """`never answered <= wrong < right`, and more calls earn nothing.
 
     The order decides what is learned first. Where a wrong answer costs more than none, policies fall silent; where a wrong one
-    earns as much as a right one, nothing is learned; where calls are paid, they multiply.
+    earns as much as a right one, nothing is learned; where calls are paid, they multiply. Where only what was done is graded, a
+    wrong episode is one whose calls were changed so that it cannot be right.
     """
-    right, wrong = await _rewards(subject, EXPERT), await _rewards(subject, "wrong")
+    right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = {**await _rewards(subject, "says nothing"), **await _rewards(subject, "never answers")}
     found = []
 
@@ -267,6 +269,19 @@ async def order(subject: Subject) -> Iterable[Finding]:
     return found
 
 
+async def _wrong_rewards(subject: Subject) -> dict[str, float]:
+    """What a wrong answer after the right calls earns; where only what was done is graded, the best of the wrong episodes."""
+    said = await _rewards(subject, "wrong")
+    if said:
+        return said
+    done: dict[str, float] = {}
+    for one in await mutated(subject):
+        reward, task = one.episode.reward, one.episode.gold.task.id
+        if one.mutation.kind is Kind.WRONG and reward is not None:
+            done[task] = max(reward, done.get(task, reward))
+    return done
+
+
 async def _rewards(subject: Subject, name: str) -> dict[str, float]:
     return {one.gold.task.id: one.reward for one in await episodes_of(subject, name) if one.reward is not None}
 
@@ -275,7 +290,7 @@ async def _rewards(subject: Subject, name: str) -> dict[str, float]:
 async def components(subject: Subject) -> Iterable[Finding]:
     """A reward of several parts names them, so that each has a curve of its own.
 
-    Return `Reward(total, components={...})`: when the total rises, the parts say whether the answers got better or only
+    Return `Reward(total=..., components={...})`: when the total rises, the parts say whether the answers got better or only
     their form. Parts that do not sum to the total are a note.
     """
     played = [one for one in await all_episodes(subject) if one.trajectory.reward is not None]
@@ -412,12 +427,13 @@ async def _reached(judge: Callable[..., Any], trajectory: Trajectory) -> dict[Co
 
 @check("reward.mutations", needs=("reward",))
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:
-    """Right answers are changed in some sixty ways (tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
-    labels, values nearly right, ...), and the reward pays for none that the scorer rejects.
+    """Right episodes are changed, and the reward pays for none that the scorer rejects: answers in some sixty ways (tag dropped
+    or swapped, wrapped, doubled, padded, cut, other case, all labels, values nearly right, ...), and calls, where what was done
+    is graded (left out, doubled, with other arguments, in another order, a tool that the expert does not use in their place).
 
-    None earns more than the right answer either, as where length is paid. Every change in the evidence is one that a policy can
-    find. Read the last message, once, in the form that the prompt asks
-    for, and compare whole values. The other way round, a right answer that only the scorer pays for, is a warning.
+    None earns more than the right one either, as where length is paid. Every change in the evidence is one that a policy can
+    find. Read the last message, once, in the form that the prompt asks for, or the final state, and compare whole values. The
+    other way round, a right episode that only the scorer pays for, is a warning.
     """
     changed = await mutated(subject)
     earned = await _rewards(subject, EXPERT)
@@ -427,7 +443,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     ]  # fmt: skip
     more = [
         one for one in changed
-        if one not in over and one.episode.reward is not None
+        if one not in over and one.episode.reward is not None and _may_not_earn_more(one)
         and one.episode.reward > earned.get(one.episode.gold.task.id, one.episode.reward) + 1e-6
     ]  # fmt: skip
     found = []
@@ -436,18 +452,18 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
         found.append(
             Finding(
                 rule="reward.mutations", severity=Severity.ERROR,
-                symptom=f"Changed answers earn more than the right one ({first.reward:g} against "
+                symptom=f"Changed episodes earn more than the right one ({first.reward:g} against "
                 f"{earned[first.gold.task.id]:g}): {_names(more)}.",
                 evidence={"changes": _each_once(more)},
                 change="Do not pay for length, repetition or form beyond what the right answer in its plain form earns.",
-                confirm="No changed answer earns more than the right one.",
+                confirm="No changed episode earns more than the right one.",
             )
         )  # fmt: skip
     if over:
         found.append(
             Finding(
                 rule="reward.mutations", severity=Severity.ERROR,
-                symptom=f"The reward pays in full for answers that the scorer rejects: {_names(over)}.",
+                symptom=f"The reward pays in full for what the scorer rejects: {_names(over)}.",
                 evidence={"changes": _each_once(over)},
                 change="Have the reward read the same place and compare with the same equality as the scorer.",
                 confirm="None of these changes earns the success threshold.",
@@ -469,6 +485,11 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
             )
         )  # fmt: skip
     return found
+
+
+def _may_not_earn_more(changed: Mutated) -> bool:
+    """Other calls may be a better way to the same."""
+    return changed.mutation.calls is None or changed.mutation.kind is Kind.WRONG
 
 
 @check("reward.parts", needs=("reward",))
@@ -522,23 +543,37 @@ async def parts(subject: Subject) -> Iterable[Finding]:
 
 @check("reward.scorer", needs=("scorer",))
 async def scorer(subject: Subject) -> Iterable[Finding]:
-    """The scorer pays for nothing but the exact answer.
+    """The scorer pays for nothing but what is right.
 
-    An error where other values pass (parts of texts, texts around values, all labels at once, null-likes, a wrong answer beside
-    the right one): the measured success is not success. An error, too, where it gives no number from 0 to 1, for the first
-    such episode ends the run. A warning where the right values pass in another form than was asked
-    for, which the consumer of the answer may not read.
+    What it depends on is found by changing one thing at a time: the last message, the final state, the calls. Then that is
+    changed. An error where other values pass (parts of texts, texts around values, all labels at once, null-likes, a wrong
+    answer beside the right one), and where nothing was done, something else than the task's fields hold, or where what was to be
+    done is gone: the measured success is not success. An error, too, where it gives no number from 0 to 1, for the first such
+    episode ends the run. A warning where the right values pass in another form than was asked for, which the consumer of the
+    answer may not read, and where a field of the task that the expert always carries out is not compared. A note where another
+    way earns as much: look whether it is meant.
     """
     passed = [one for one in await mutated(subject) if one.episode.score is not None and one.episode.score >= 1.0]
     found = await _failures(subject, "scorer", rule="reward.scorer", number="a number from 0 to 1")
+    did_wrong = any(one.mutation.calls is not None and one.mutation.kind is Kind.WRONG for one in passed)
     for kind, severity, what, change in (
         (
-            Kind.WRONG, Severity.ERROR, "takes wrong answers for right",
-            "Compare whole values, canonically equal by type, null only for null, in exactly one answer in the last message.",
+            Kind.WRONG, Severity.ERROR, f"takes wrong {'episodes' if did_wrong else 'answers'} for right",
+            "Compare all of the final state with what the task asks for, also what must not be gone or added."
+            if did_wrong else "Compare whole values, canonically equal by type, null only for null, in exactly one answer in "
+            "the last message.",
         ),
         (
             Kind.FORM, Severity.WARNING, "takes answers for right that are not in the asked form",
             "Refuse what whoever reads the answers cannot read, or write down that the form does not matter.",
+        ),
+        (
+            Kind.UNREAD, Severity.WARNING, "does not compare what the task's fields hold",
+            "Compare what was done with the field in the evidence, or leave the field out.",
+        ),
+        (
+            Kind.OTHER, Severity.NOTE, "takes something else for right, too",
+            "Look at the calls and the final state in the evidence; if they are no solution, have the scorer refuse them.",
         ),
     ):  # fmt: skip
         these = [one for one in passed if one.mutation.kind is kind]

@@ -1,0 +1,135 @@
+"""The expert's calls changed in ways that models find: left out, doubled, with other arguments, replaced by a shortcut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparring.checks.answers import as_object, canonical
+from sparring.checks.calls import Call, likely_calls
+from sparring.checks.deeds import changed_names
+from sparring.checks.golds import Gold, Golds
+from sparring.checks.subject import Subject
+from sparring.environments import answer, tool_call
+from sparring.environments.tools import Tool, fits
+from sparring.types import Json, Message
+
+MOST_NAMES = 8
+"""Things that the expert changed, on which another tool is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One call of the expert's script, with its place."""
+
+    message: int
+    place: int
+    tool: str
+    arguments: Mapping[str, Json]
+
+
+def actions_of(script: Sequence[Message]) -> list[Action]:
+    """The calls of a script in order, those whose arguments cannot be read apart."""
+    found = []
+    for number, message in enumerate(script):
+        for place, one in enumerate(message.get("tool_calls") or ()):
+            arguments = one["function"]["arguments"]
+            read = as_object(arguments) if isinstance(arguments, str) else arguments
+            if isinstance(read, Mapping):
+                found.append(Action(number, place, one["function"]["name"], read))
+    return found
+
+
+def left_out(script: Sequence[Message], actions: Sequence[Action]) -> tuple[Message, ...]:
+    """The script without these calls."""
+    return _edited(script, {(one.message, one.place): () for one in actions})
+
+
+def doubled(script: Sequence[Message], action: Action) -> tuple[Message, ...]:
+    same = Call(action.tool, action.arguments)
+    return _edited(script, {(action.message, action.place): (same, same)})
+
+
+def with_other_arguments(
+    script: Sequence[Message], action: Action, values: Mapping[tuple[str, str], Sequence[Json]]
+) -> Iterator[tuple[str, Call, tuple[Message, ...]]]:
+    """The script with one argument of a call changed: its name, the changed call, and the script. `values` are what the experts
+    of all tasks give, by tool and argument."""
+    for name, value in action.arguments.items():
+        others = [one for one in values.get((action.tool, name), ()) if canonical(one) != canonical(value)]
+        for other in [*others[:1], *_near(value)]:
+            changed = Call(action.tool, {**action.arguments, name: other})
+            yield name, changed, _edited(script, {(action.message, action.place): (changed,)})
+
+
+def in_another_order(script: Sequence[Message], actions: Sequence[Action]) -> tuple[Message, ...]:
+    """The script with these calls made backwards."""
+    backwards = zip(actions, reversed(actions), strict=True)
+    return _edited(script, {(a.message, a.place): (Call(b.tool, b.arguments),) for a, b in backwards})
+
+
+def in_place_of(script: Sequence[Message], actions: Sequence[Action], calls: Sequence[Call]) -> tuple[Message, ...]:
+    """The script with other calls where the first of these stood."""
+    places = {(one.message, one.place): () for one in actions}
+    first = actions[0]
+    return _edited(script, {**places, (first.message, first.place): tuple(calls)})
+
+
+def followed_by(script: Sequence[Message], calls: Sequence[Call]) -> tuple[Message, ...]:
+    """The script with further calls before its last message; at its end where that calls a tool itself."""
+    said = [tool_call(one.tool, **one.arguments) for one in calls]
+    if script[-1].get("tool_calls"):
+        return (*script, *said, answer("Done."))
+    return (*script[:-1], *said, script[-1])
+
+
+def argument_values(golds: Golds) -> dict[tuple[str, str], list[Json]]:
+    """What the experts give to each argument, each value once, by tool and name."""
+    found: dict[tuple[str, str], dict[str, Json]] = {}
+    for gold in golds.by_task.values():
+        for one in actions_of(gold.script):
+            for name, value in one.arguments.items():
+                found.setdefault((one.tool, name), {})[canonical(value)] = value
+    return {key: list(values.values()) for key, values in found.items()}
+
+
+async def tried(subject: Subject, gold: Gold, tool: Tool, idle: Json, right: Json) -> list[list[Call]]:
+    """Calls of a tool that the expert does not use: of all that the expert changed, one after the other, and likely ones."""
+    likely = await likely_calls(subject, gold.task, tool)
+    named = []
+    names = changed_names(idle, right)
+    for argument in sorted(tool.required):
+        rest = likely[0].arguments if likely else {}
+        calls = [
+            Call(tool.name, {**rest, argument: name}) for name in names
+            if argument in tool.hints and fits(name, tool.hints[argument])
+        ]  # fmt: skip
+        if calls and tool.required <= calls[0].arguments.keys():
+            named.append(calls[:MOST_NAMES])
+    return [*named, *([one] for one in likely[:2])]
+
+
+def _edited(script: Sequence[Message], edits: Mapping[tuple[int, int], Sequence[Call]]) -> tuple[Message, ...]:
+    """A script with other calls in these places; a message that is left without calls and without text is left out."""
+    edited: list[Message] = []
+    for number, message in enumerate(script):
+        calls = []
+        for place, one in enumerate(message.get("tool_calls") or ()):
+            if (number, place) not in edits:
+                calls.append(one)
+            for other in edits.get((number, place), ()):
+                calls += tool_call(other.tool, **other.arguments)["tool_calls"]
+        if not message.get("tool_calls"):
+            edited.append(message)
+        elif calls:
+            edited.append({**message, "tool_calls": calls})
+    return tuple(edited) or (answer("Done."),)
+
+
+def _near(value: Json) -> list[Json]:
+    """Values that are nearly the same."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1]
+    return [f"{value} x"] if isinstance(value, str) else []

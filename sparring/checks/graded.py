@@ -1,0 +1,85 @@
+"""What a reward or a scorer depends on: found by changing one thing at a time in episodes that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+from sparring.checks.answers import canonical, opening_of, text_of
+from sparring.checks.subject import JudgeName, Subject, UndecidedError
+from sparring.environments import answer
+from sparring.errors import InfrastructureError, RewardError
+from sparring.rewards.rules import evaluate_reward
+from sparring.scorers.score import evaluate_score
+from sparring.types import Message, Trajectory
+
+NUM_PROBED = 3
+"""Right episodes in which things are changed."""
+_FREE_WORDS = "I have looked into it."
+
+
+class Aspect(Enum):
+    """A part of an episode that a grade may depend on."""
+
+    MESSAGE = "the last message"
+    STATE = "the final state"
+    CALLS = "the tool calls"
+
+
+async def graded_aspects(subject: Subject, judge: JudgeName, right: Sequence[Trajectory]) -> frozenset[Aspect]:
+    """The aspects whose change lowers what the judge gives to some of these right episodes; none where no change does, and where
+    there is no such judge."""
+    found: set[Aspect] = set()
+    if (subject.scorer if judge == "scorer" else subject.reward) is None:
+        return frozenset()
+    for place, trajectory in enumerate(right[:NUM_PROBED]):
+        best = await _grade(subject, judge, trajectory)
+        others = [*right[:place], *right[place + 1 :]]
+        for aspect, changed in _changes(trajectory, others):
+            if aspect not in found and best is not None:
+                grade = await _grade(subject, judge, changed)
+                if grade is None or grade < best - 1e-9:
+                    found.add(aspect)
+    return frozenset(found)
+
+
+def _changes(trajectory: Trajectory, others: Sequence[Trajectory]) -> Iterator[tuple[Aspect, Trajectory]]:
+    last = trajectory.messages[-1]
+    if last.get("role") == "assistant":
+        said = [_FREE_WORDS, *(text_of(one.messages[-1]) for one in others[:NUM_PROBED])]
+        for text in dict.fromkeys(said):
+            if text and text != text_of(last):
+                yield Aspect.MESSAGE, with_last(trajectory, answer(text))
+    if trajectory.final_state is not None:
+        states = [None, {}, *(one.final_state for one in others[:NUM_PROBED])]
+        for state in states:
+            if canonical(state) != canonical(trajectory.final_state):
+                yield Aspect.STATE, _with(trajectory, final_state=state)
+    if trajectory.transitions:
+        messages = (*opening_of(trajectory), *trajectory.messages[-1:])
+        yield Aspect.CALLS, _with(trajectory, transitions=(), messages=messages, turns=trajectory.turns[-1:])
+
+
+async def _grade(subject: Subject, judge: JudgeName, trajectory: Trajectory) -> float | None:
+    """What this judge alone gives; None where it fails."""
+    what = f"the {judge} of {trajectory.id}"
+    try:
+        if judge == "scorer":
+            assert subject.scorer is not None, "there is no scorer to ask"
+            return (await subject.watch.call(what, evaluate_score, subject.scorer, trajectory)).value
+        assert subject.reward is not None, "there is no reward to ask"
+        return (await subject.watch.call(what, evaluate_reward, subject.reward, trajectory)).total
+    except (RewardError, InfrastructureError, UndecidedError):
+        return None
+
+
+def with_last(trajectory: Trajectory, message: Message) -> Trajectory:
+    """The same episode with another last message."""
+    turns = (*trajectory.turns[:-1], replace(trajectory.turns[-1], message=message))
+    return _with(trajectory, turns=turns, messages=(*trajectory.messages[:-1], message))
+
+
+def _with(trajectory: Trajectory, **changes: Any) -> Trajectory:
+    return replace(trajectory, **changes, reward=None, score=None)

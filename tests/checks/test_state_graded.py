@@ -1,0 +1,117 @@
+"""Recipes that are graded by what was done, with free last words: clean ones stay clean, and what the grade depends on is found.
+
+The holes that such recipes have are planted in `defects`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sparring.checks.deeds import Verdict, deeds_of
+from sparring.checks.episodes import episodes_of
+from sparring.checks.golds import golds_of
+from sparring.checks.graded import Aspect
+from sparring.checks.mutated import mutated
+from sparring.checks.mutations import Kind
+from sparring.checks.subject import EXPERT, Subject
+from sparring.config import load_config
+from sparring.findings import Severity
+from tests.checks.test_planted import findings
+
+HERE = Path(__file__).parent / "state_graded"
+QUICK = ("orders", "seats", "files", "tic_tac_toe", "taxi")
+"""`rooms` starts a process for each episode: tests/e2e/test_state_graded.py has it, too."""
+
+
+def subject(folder: Path) -> Subject:
+    return Subject(load_config(folder / "recipe.toml"), folder / "recipe.toml")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_recipe_that_is_graded_by_its_state_gives_no_error_and_no_warning(name: str) -> None:
+    found = [(one.severity.value, one.rule, one.symptom) for one in findings(HERE / name)]
+    assert [one for one in found if one[0] != Severity.NOTE.value] == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "aspects"),
+    [
+        (HERE / "orders", {Aspect.STATE}),
+        (HERE / "tic_tac_toe", {Aspect.STATE}),
+        (HERE.parent / "clean" / "parcel_desk", {Aspect.MESSAGE}),
+        # A call, and an answer in its tag.
+        (HERE.parent / "defects" / "work_is_scored", {Aspect.MESSAGE, Aspect.CALLS}),
+        (HERE.parent / "defects" / "undone_work_is_scored", {Aspect.CALLS}),
+    ],
+    ids=lambda one: one.name if isinstance(one, Path) else None,
+)
+def test_what_the_scorer_depends_on_is_found_by_changing_one_thing_at_a_time(
+    folder: Path, aspects: set[Aspect]
+) -> None:
+    golds = asyncio.run(golds_of(subject(folder)))
+    assert golds is not None
+    assert golds.graded == aspects
+
+
+def test_changed_calls_are_wrong_only_where_that_is_known() -> None:
+    async def kinds(name: str) -> dict[str, set[Kind]]:
+        found: dict[str, set[Kind]] = {}
+        for one in await mutated(subject(HERE / name)):
+            if one.mutation.calls is not None:
+                found.setdefault(one.mutation.name, set()).add(one.mutation.kind)
+        return found
+
+    # A lookup changes nothing; the seat and the booking are what the task's fields hold; the log is not graded.
+    seats = asyncio.run(kinds("seats"))
+    assert seats["find left out"] == {Kind.SAME}
+    assert seats["move with another seat"] == seats["no call at all"] == {Kind.WRONG}
+    assert seats["cancel in place of what the expert does"] == {Kind.WRONG}
+    # There are many ways to win: that one is another says nothing.
+    game = asyncio.run(kinds("tic_tac_toe"))
+    assert game["no call at all"] == {Kind.WRONG}
+    assert game["place with another cell"] == {Kind.OTHER}
+
+
+def test_a_field_that_the_expert_carries_out_and_nobody_compares_is_a_warning(tmp_path: Path) -> None:
+    text = (HERE / "seats" / "environment.py").read_text("utf-8")
+    lenient = '''
+
+def reward(trajectory):
+    """Whether the chosen booking was changed at all."""
+    fields = trajectory.task.fields
+    before = next(row for row in fields["bookings"] if row["id"] == fields["booking"])
+    return float(before not in trajectory.final_state["bookings"])
+
+
+def scorer(trajectory):
+    fields = trajectory.task.fields
+    return float(all(row["id"] != fields["booking"] or row not in fields["bookings"] for row in state(trajectory)))
+
+
+def state(trajectory):
+    return trajectory.final_state["bookings"]
+'''
+    (tmp_path / "environment.py").write_text(text[: text.index("def reward")] + lenient, "utf-8")
+    (tmp_path / "recipe.toml").write_text((HERE / "seats" / "recipe.toml").read_text("utf-8"), "utf-8")
+    found = {one.severity: one.symptom for one in findings(tmp_path, only="reward.scorer")}
+    assert "does not compare what the task's fields hold" in found[Severity.WARNING]
+    assert "move with another seat" in found[Severity.WARNING]
+
+
+def test_an_episode_is_right_when_it_leaves_what_the_expert_leaves() -> None:
+    one = subject(HERE / "orders")
+
+    async def verdicts() -> dict[str, set[Verdict]]:
+        assert await deeds_of(one) is not None
+        return {
+            name: {episode.verdict for episode in await episodes_of(one, name)}
+            for name in (EXPERT, "says nothing", "most frequent answer", "busy")
+        }
+
+    found = asyncio.run(verdicts())
+    assert found[EXPERT] == {Verdict.RIGHT}
+    # The expert's last words, and nothing ordered; then the first order five times.
+    assert found["says nothing"] == found["most frequent answer"] == found["busy"] == {Verdict.WRONG}
