@@ -16,7 +16,9 @@ DAYS = ("monday", "tuesday", "friday")
 
 class Rooms(McpProcess):
     def __init__(self):
-        super().__init__([sys.executable, "server.py"], folder=str(Path(__file__).parent), variables={"DAY": "none"})
+        super().__init__(
+            [sys.executable, "-I", "-S", "server.py"], folder=str(Path(__file__).parent), variables={"DAY": "none"}
+        )
 
     def variables_of(self, task):
         return {"DAY": task.fields["day"]}
