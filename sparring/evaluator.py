@@ -84,7 +84,7 @@ class MultiTurnRLEvaluator:
         if isinstance(model, str | Path):
             path = run_path(model)
             if RunFolder.is_run(path):
-                self.folder = RunFolder(path).absolute()
+                self.folder = _with_ledger(RunFolder(path).absolute())
                 self._recipe = self.folder.recipe
             else:
                 self._recipe = path / "recipe.toml" if path.is_dir() else path
@@ -372,6 +372,16 @@ class MultiTurnRLEvaluator:
                 return ScriptedEpisodes(partial(expert_script, make_environment), name=policy.name)
             case _:
                 return message_engine_of(self.config, folder_of(self._recipe))
+
+
+def _with_ledger(folder: RunFolder) -> RunFolder:
+    """The folder of a run. Raises DataError where it has played and its ledger is gone: a new one would not account for that."""
+    if not folder.ledger.exists() and any((folder.path / "trajectories").glob("*.jsonl")):
+        raise DataError(
+            f"{folder.ledger} is missing, and the run has played: restore it, or evaluate its checkpoints in a run of their own, "
+            f"`sparring eval {folder.recipe} --policy {folder.path} --name NAME`."
+        )
+    return folder
 
 
 def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path, Weights]:

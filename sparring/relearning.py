@@ -54,6 +54,7 @@ class Relearning:
         """Raises UsageError for a run that trains nothing, DataError for one without a checkpoint or whose ledger does not hold
         what it consumed."""
         self._folder = RunFolder(Path(run))
+        self._folder.require_manifest()
         self._config = self._folder.config()
         refuse_training(self._config, self._folder.code)
         path = self._folder.path / "ledger.sqlite"

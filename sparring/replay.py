@@ -134,7 +134,9 @@ def _run_folder(path: Path) -> RunFolder:
             f"{path} is a recording of an endpoint: nobody knows the environment that its clients had, so there is nothing to "
             "replay. Name a run that `sparring train` or `sparring eval` made."
         )
-    return RunFolder(path)
+    folder = RunFolder(path)
+    folder.require_manifest()
+    return folder
 
 
 def _chosen(run: Path, episode: str | None) -> tuple[Path, list[Trajectory]]:

@@ -36,7 +36,7 @@ from sparring.checks.report import CheckReport
 from sparring.computing import GivenUp, none_left
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
-from sparring.errors import DataError, GateError, UsageError
+from sparring.errors import GateError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
@@ -54,7 +54,7 @@ from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.run_folder import MANIFEST, VOCABULARY, WARM_START
+from sparring.tracking.run_folder import VOCABULARY, WARM_START
 from sparring.tracking.stored import RESUMED
 from sparring.training import checkpoints
 from sparring.types import Sampling, TrajectoryGroup, Weights
@@ -125,11 +125,7 @@ class MultiTurnRLTrainer:
         """The trainer of an existing run, to resume, evaluate or read it. Raises DataError for a folder that is none, or whose
         manifest is missing or of a newer version."""
         folder = RunFolder(Path(run))
-        if not folder.manifest():
-            raise DataError(
-                f"{folder.path / MANIFEST} is missing or empty: without it the run's code and files are not found, and nothing "
-                "states what it was trained with. Restore it, or train the recipe anew."
-            )
+        folder.require_manifest()
         trainer = cls(folder.recipe, overrides=overrides)
         trainer._keep_in(folder)
         return trainer

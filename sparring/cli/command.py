@@ -45,6 +45,12 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
 
 
+_WRONG_KIND = {
+    errno.EISDIR: "A folder stands where a file belongs",
+    errno.ENOTDIR: "A file stands where a folder belongs",
+}
+
+
 def reported(command: Callable[..., None]) -> Callable[..., None]:
     """Report failures: what a user can act on by its message and exit code, a bug by the file with its traceback."""
 
@@ -67,6 +73,11 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
                 raise typer.Exit(ServiceError.exit_code) from None
             if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
                 typer.echo(masked(f"error: {error}. Check the disk and its permissions, and do it again."), err=True)
+                raise typer.Exit(ServiceError.exit_code) from None
+            if isinstance(error, OSError) and error.errno in _WRONG_KIND and error.filename is not None:
+                typer.echo(
+                    masked(f"error: {error}. {_WRONG_KIND[error.errno]}: move it away, and do it again."), err=True
+                )
                 raise typer.Exit(ServiceError.exit_code) from None
             _report_bug(error)
             raise typer.Exit(1) from None

@@ -210,6 +210,14 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    def require_manifest(self) -> None:
+        """Raises as `manifest`, and DataError when there is none."""
+        if not self.manifest():
+            raise DataError(
+                f"{self.path / MANIFEST} is missing or empty: without it the run's code and files are not found, and nothing "
+                "states what it was trained with. Restore it, or train the recipe anew."
+            )
+
     @property
     def ledger(self) -> Path:
         return self.path / LEDGER

@@ -264,6 +264,39 @@ def test_a_run_whose_manifest_or_status_is_not_to_be_read_is_refused(
     assert files(run) == before
 
 
+@pytest.mark.parametrize("options", [["--training"], []])
+def test_a_replay_without_the_manifest_names_it(run: Path, options: list[str]) -> None:
+    (run / "manifest.json").unlink()
+    result = CliRunner().invoke(app, ["replay", str(run), *options])
+    assert result.exit_code == DataError.exit_code, result.output
+    assert "manifest.json is missing or empty" in result.output
+
+
+def test_an_evaluation_begins_no_new_ledger_in_place_of_a_lost_one(run: Path) -> None:
+    delete_ledger(run)
+    before = files(run)
+    result = CliRunner().invoke(app, ["eval", str(run), "--policy", "constant:no"])
+    assert result.exit_code == DataError.exit_code, result.output
+    assert "ledger.sqlite is missing" in result.output
+    assert files(run) == before
+
+
+def test_a_folder_in_place_of_the_lock_is_named(run: Path) -> None:
+    (run / "lock").unlink()
+    (run / "lock").mkdir()
+    result = resumed(run)
+    assert result.exit_code == 4, result.output
+    assert "lock" in result.output
+    assert "A folder stands where a file belongs" in result.output
+
+
+def test_an_export_below_a_file_is_refused(run: Path) -> None:
+    (run / "file").touch()
+    result = CliRunner().invoke(app, ["export", str(run), str(run / "file" / "exported"), "--merge"])
+    assert result.exit_code == DataError.exit_code, result.output
+    assert f"{run / 'file'} is a file" in result.output
+
+
 def test_a_ledger_that_cannot_be_read_is_not_called_damaged(run: Path) -> None:
     delete_ledger(run)
     (run / "ledger.sqlite").mkdir()
