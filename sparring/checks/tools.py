@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, get_args, get_origin
 
 from sparring.checks.calls import Call, alternatives, answers, changes, expert_calls, leaves, likely_calls, strange
 from sparring.checks.registry import check
+from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
+from sparring.environments import answer, tool_call
 from sparring.environments.tools import Tool, fits
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
@@ -42,6 +44,8 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
         depends_on_task = len({content for _, _, contents in seen for content in contents}) > 1
         if len(seen) > 1 and depends_on_task and all(len(contents) == 1 for _, _, contents in seen):
             task, calls, contents = seen[0]
+            if await _acts_by_arguments(subject, task, calls):
+                continue
             findings.append(
                 Finding(
                     rule="environment.arguments_ignored",
@@ -56,6 +60,17 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                 )
             )  # fmt: skip
     return [*findings, *await _unheeded(subject, told={one.evidence["tool"] for one in findings})]
+
+
+async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]) -> bool:
+    """Whether what a tool does depends on its arguments, by the final state; by its name where the environment says no state.
+    A tool that writes may answer with no more than an id."""
+    said = [(str(one), (tool_call(one.tool, **one.arguments), answer("done"))) for one in calls]
+    played = [await subject.play(task, saying(name, script), judged=False) for name, script in said]
+    states = [one.final_state for one in played]
+    if all(state is None for state in states):
+        return changes(calls[0].tool)
+    return len({json.dumps(state, sort_keys=True) for state in states}) > 1
 
 
 @check("environment.tools_answer", needs=("environment",))
@@ -100,7 +115,9 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
                     confirm=AGAIN,
                 )
             )
-        elif all(_is_nothing(said) for *_, said, failed in tried if not failed):
+        elif all(_is_nothing(said) for *_, said, failed in tried if not failed) and not await _answers_after_expert(
+            subject, [(task, call) for task, call, *_ in tried[:2]]
+        ):
             findings.append(
                 Finding(
                     rule="environment.tools_answer",
@@ -233,6 +250,15 @@ def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
         others = [value for value in values if value != working.arguments[name]]
         if others:
             yield name, [working, *(Call(tool.name, {**working.arguments, name: value}) for value in others)]
+
+
+async def _answers_after_expert(subject: Subject, calls: Sequence[tuple[Task, Call]]) -> bool:
+    """Whether a tool says something once the expert has done its work: a list may be empty before."""
+    for task, call in calls:
+        said = await answers(subject, task, [*await expert_calls(subject, task), call])
+        if not _is_nothing(said[-1].content):
+            return True
+    return False
 
 
 def _is_nothing(said: str) -> bool:

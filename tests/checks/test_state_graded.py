@@ -19,6 +19,7 @@ from sparring.checks.mutations import Kind
 from sparring.checks.subject import EXPERT, Subject
 from sparring.config import load_config
 from sparring.findings import Severity
+from tests.checks.judge import judged
 from tests.checks.test_planted import findings
 
 HERE = Path(__file__).parent / "state_graded"
@@ -114,3 +115,10 @@ def test_an_episode_is_right_when_it_leaves_what_the_expert_leaves() -> None:
     assert found[EXPERT] == {Verdict.RIGHT}
     # The expert's last words, and nothing ordered; then the first order five times.
     assert found["says nothing"] == found["most frequent answer"] == found["busy"] == {Verdict.WRONG}
+
+
+def test_a_tool_that_writes_and_answers_with_an_id_uses_its_arguments() -> None:
+    folder = str(HERE / "orders")
+    rules = ("environment.arguments_ignored", "environment.tools_answer")
+    for verdict in judged([{"folder": folder, "rule": rule, "options": {}} for rule in rules]):
+        assert (verdict["state"], verdict["findings"]) == ("decided", [])

@@ -24,7 +24,7 @@ class Rooms(McpProcess):
         return {"DAY": task.fields["day"]}
 
     async def final_state(self):
-        return json.loads(await self.call_listed("show", {}))
+        return json.loads((await self.call_listed("show", {})).content)
 
     def demonstrate(self, task):
         wanted = [{"room": one["room"], "hour": one["hour"]} for one in task.fields["state"]["bookings"]]
