@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,12 +12,15 @@ from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation, interval_json
 from sparring.findings import Finding, Severity
 from sparring.report.reading import Record
+from sparring.tracking.refused import refused_reasons
 from sparring.types import Json
 
 MOST_LOST = 0.01
 """Share of episodes that may be lost before a number is in doubt."""
 MANY_PAID = 0.05
 """Share of episodes that are paid although wrong from which on a reward is not one for being right."""
+MOST_REASONS = 5
+"""Reasons of refused requests that are named."""
 FEW_TASKS = 20
 """Below, an interval says little."""
 SIGNIFICANT = 0.05
@@ -165,6 +169,7 @@ def _looks(
         yield _agreement(after, "held out" if is_held_out else "validation")
     yield from _agreement_in_training(record)
     yield _findings(record)
+    yield from _refused(record)
     if not record.was_checked and record.config.is_trainable:
         yield Look(
             name="Check before training", state=State.UNKNOWN,
@@ -257,6 +262,17 @@ def _speaks_against(one: Finding) -> bool:
     """Whether a finding puts the numbers in doubt, rather than advising how to train."""
     is_advice = one.step is None and one.rule.startswith(ADVICE)
     return one.severity is Severity.ERROR or (one.severity is Severity.WARNING and not is_advice)
+
+
+def _refused(record: Record) -> Iterator[Look]:
+    counts = Counter[str]()
+    for metrics in record.metrics.values():
+        counts.update({reason: int(number) for reason, number in refused_reasons(metrics).items()})
+    if counts:
+        reasons = ", ".join(f"{reason} {number}" for reason, number in counts.most_common(MOST_REASONS))
+        num = _count(counts.total(), "request")
+        said = f"The gateway refused {num} of the agent's client in training and validation: {reasons}."
+        yield Look(name="Refused requests", state=State.DOUBT, said=said)
 
 
 def _lost(after: Evaluation) -> Iterator[Look]:

@@ -110,6 +110,18 @@ def test_a_warning_that_does_not_hold_any_more_counts_no_more_and_an_error_does(
         assert ("after step 2" in look.said) == (state is State.BAD)
 
 
+def test_requests_that_the_gateway_refused_are_a_doubt_with_their_reasons(tmp_path: Path) -> None:
+    run = StoredRun(tmp_path)
+    refused = "unknown_field.audio"
+    run.log({1: {f"rollout/refused/{refused}": 2.0}, 2: {f"rollout/refused/{refused}": 1.0, "val/refused/other": 4.0}})
+    evaluated(run, LOW, HIGH)
+    one = said(run)
+    assert states(one)["Refused requests"] is State.DOUBT
+    look = next(look for look in one.looks if look.name == "Refused requests")
+    assert "7 requests" in look.said
+    assert "other 4, unknown_field.audio 3" in look.said
+
+
 def test_held_out_tasks_that_were_trained_on_word_for_word_are_bad(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     evaluated(run, LOW, HIGH)
