@@ -35,6 +35,8 @@ from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
 
+LEAST_KEPT = 0.7
+"""Mean weight that the correction leaves stale tokens, below which a warning says so."""
 MOST_SEQUENCES = 1.2
 """Sequences an episode from which on a warning says so."""
 STEP_NUMBERS = (
@@ -112,7 +114,7 @@ class Console:
         self, quiet: bool = False, *, progress: RichConsole | None = None, results: RichConsole | None = None
     ) -> None:
         self._quiet = quiet
-        self._has_warned_of_breaks = False
+        self._has_warned_of_breaks = self._has_warned_of_correction = False
         self._refused: set[str] = set()
         """Reasons that were warned of."""
         self._out = progress or RichConsole(stderr=True, highlight=False)
@@ -178,6 +180,7 @@ class Console:
             has_signal = metrics.get("analysis/batch_valid_ratio", 0) > 0
             shown.append("no turn may be trained" if has_signal else "no group had a signal")
         self._warn_of_breaks(metrics)
+        self._warn_of_correction(metrics)
         if refused := metrics.get("rollout/refused_requests"):
             shown.append(f"{refused:.0f} requests refused")
             self._warn_of_refusals(metrics)
@@ -202,6 +205,18 @@ class Console:
                 f"warning: the gateway refuses requests of the agent's client: {', '.join(new)}. An episode whose last request "
                 "was refused is lost or scored without its answer; see docs/gateway.md, whose refusal it is."
             )
+
+    def _warn_of_correction(self, metrics: Mapping[str, float]) -> None:
+        """Once: what the correction for stale tokens leaves out is played for nothing."""
+        kept = metrics.get("training/correction/weight", 1.0)
+        if self._has_warned_of_correction or kept >= LEAST_KEPT or not metrics.get("training/staleness_max"):
+            return
+        self._has_warned_of_correction = True
+        self._print(
+            f"warning: the correction for stale tokens leaves {kept:.0%} of their weight, and changes "
+            f"{metrics.get('training/correction/changed_fraction', 0.0):.0%} of them: most of the step is played for nothing. "
+            "`sparring diagnose` proposes a change; see docs/staleness.md."
+        )
 
     def _warn_of_breaks(self, metrics: Mapping[str, float]) -> None:
         """Once: an agent that rewrites its history costs tokens, and shows it to the policy as it never played it."""

@@ -137,6 +137,21 @@ def test_long_steps_say_how_long_is_left() -> None:
     assert lines[-1].startswith("warm start: 10 in ")
 
 
+def test_a_correction_that_leaves_little_of_stale_tokens_is_warned_of_once() -> None:
+    shown, progress, _ = console()
+    left = {
+        "training/staleness_max": 2.0, "training/correction/weight": 0.18, "training/correction/changed_fraction": 0.82,
+    }  # fmt: skip
+    shown.log_metrics(1, STEP | left | {"training/correction/weight": 0.9})
+    assert "warning" not in progress.getvalue()
+    shown.log_metrics(2, STEP | left)
+    shown.log_metrics(3, STEP | left)
+    said = " ".join(progress.getvalue().split())
+    assert (
+        said.count("warning: the correction for stale tokens leaves 18% of their weight, and changes 82% of them") == 1
+    )
+
+
 def test_histories_that_do_not_go_on_are_warned_of_once_with_the_reason() -> None:
     shown, progress, _ = console()
     breaks = {"rollout/branches": 1.5, "rollout/breaks/edited_history": 0.2, "rollout/breaks/tools_changed": 0.05}
