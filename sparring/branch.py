@@ -113,17 +113,20 @@ def _refuse(before: Config, after: Config, different: Mapping[str, tuple[Json, J
         )
 
 
+def checkpoint_steps(run: RunFolder) -> list[int]:
+    """The steps that a branch can begin from, 0 after the warm start."""
+    there = [one.name for one in run.checkpoints.glob("[!.]*") if one.is_dir()]
+    return sorted(0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit())
+
+
 def _checkpoint(parent: RunFolder, step: int | None) -> Path:
     if step is None:
         return checkpoints.newest(parent.checkpoints)
     has_warm_start = (parent.checkpoints / WARM_START).is_dir()
     path = parent.checkpoints / (WARM_START if step == 0 and has_warm_start else checkpoints.name_of(step))
     if not path.is_dir():
-        there = sorted(one.name for one in parent.checkpoints.glob("[!.]*") if one.is_dir())
-        steps = [0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit()]
-        has = (
-            f"there are checkpoints of steps {', '.join(map(str, sorted(steps)))}" if steps else "it has no checkpoint"
-        )
+        steps = checkpoint_steps(parent)
+        has = f"there are checkpoints of steps {', '.join(map(str, steps))}" if steps else "it has no checkpoint"
         more = " To have more, set schedule.keep_checkpoints and schedule.save_every." if steps else ""
         raise DataError(f"{parent.path} has no checkpoint of step {step}; {has}.{more}")
     checkpoints.verify(path)

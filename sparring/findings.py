@@ -46,6 +46,8 @@ class Finding:
 
     settings: Mapping[str, Json] = field(default_factory=dict)
     """The change as settings, by key path: what `sparring runs branch` takes as KEY=VALUE. Empty where no setting mends it."""
+    before_step: int | None = None
+    """Where the change mends nothing from later on: a branch must begin with a checkpoint from before this step."""
     confirm_after: int | None = None
     """Steps of training after which the change can be judged."""
 
@@ -58,8 +60,9 @@ class Finding:
             del content["first_step"]
         if not self.settings:
             del content["settings"]
-        if self.confirm_after is None:
-            del content["confirm_after"]
+        for name in ("before_step", "confirm_after"):
+            if content[name] is None:
+                del content[name]
         return content
 
     @classmethod
@@ -70,7 +73,7 @@ class Finding:
             evidence=content["evidence"], change=content["change"], confirm=content["confirm"], step=content.get("step"),
             first_step=content.get("first_step"),
             trajectories=tuple(content.get("trajectories", ())), settings=content.get("settings", {}),
-            confirm_after=content.get("confirm_after"),
+            before_step=content.get("before_step"), confirm_after=content.get("confirm_after"),
         )  # fmt: skip
 
 

@@ -102,7 +102,21 @@ def _show(found: Diagnosis) -> None:
     say(f"at first and now: {course}" if found.course else "no step was trained yet")
     first = found.first
     if first is not None and first.settings:
-        say(f"next: sparring runs branch {shlex.quote(str(found.run))} {' '.join(overrides(first.settings))}")
+        _show_next(found.run, first, " ".join(overrides(first.settings)))
+
+
+def _show_next(run: str, first: Finding, changes: str) -> None:
+    from sparring.branch import checkpoint_steps
+    from sparring.tracking import RunFolder
+
+    origin = ""
+    if first.before_step is not None:
+        steps = [step for step in checkpoint_steps(RunFolder(Path(run))) if step < first.before_step]
+        if not steps:
+            say(f"next: train the recipe anew with {changes}: no checkpoint is from before step {first.before_step}")
+            return
+        origin = f"--from {steps[-1]} "
+    say(f"next: sparring runs branch {shlex.quote(run)} {origin}{changes}")
 
 
 def _since(finding: Finding) -> str:

@@ -79,6 +79,7 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(now),
         settings=possible(observed.config, {"optimizer.learning_rate": lower}),
+        before_step=first,
         confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 

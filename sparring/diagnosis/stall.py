@@ -264,6 +264,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
+        before_step=steps[fallen],
         confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + width - 1] - steps[peak])),
     )  # fmt: skip
 

@@ -196,6 +196,8 @@ def stale(observed: Observed) -> Iterable[Finding]:
     evidence: dict[str, Json] = {
         "max_steps_off_policy": rollout.max_steps_off_policy, "staleness_max": highest,
         "effective_sample_size": round(count, 4), "left_out_by_the_correction": round(left_out, 4),
+        "changed_by_the_correction": round(observed.now("training/correction/changed_fraction"), 4),
+        "off_policy_correction": observed.config.off_policy_correction,
         "discarded": round(discarded, 4),
     }  # fmt: skip
     if highest > rollout.max_steps_off_policy:
@@ -223,7 +225,12 @@ def stale(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"{discarded:.0%} of the episodes were thrown away for their age."
         if is_thrown_away
-        else f"of the tokens of a step only {counts:.0%} count: the policy has moved away from the one that sampled them.",
+        else f"of the tokens of a step only {counts:.0%} count: "
+        + (
+            "the policy has moved away from the one that sampled them."
+            if count < 1 - left_out
+            else f"the correction leaves out {left_out:.0%} of their weight, since the policy has moved out of its bounds."
+        ),
         evidence=evidence,
         change=f"Train on fresher tokens: lower max_steps_off_policy to {bound}.",
         confirm="training/effective_sample_size and training/correction/weight rise above 0.9.",

@@ -1,9 +1,11 @@
 """The headline of a run speaks of what holds now: old warnings do not outlive their cause, and solved wins over warnings."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from sparring.cli.diagnose import _show_next  # pyright: ignore[reportPrivateUsage]
 from sparring.diagnosis import Diagnosis, Observed, diagnosed
 from sparring.findings import Finding, Severity
 from sparring.history import Digest
@@ -91,3 +93,16 @@ def test_a_finding_says_since_when_it_holds() -> None:
     )
     assert (found.first_step, found.step) == (4, 25)
     assert Finding.from_json(found.as_json()) == found
+
+
+def test_the_next_command_begins_before_the_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = replace(said("stall.collapse", 25), before_step=9)
+    (tmp_path / "run.toml").touch()
+    for name in ("warm_start", "000005", "000010"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    for step, expected in ((9, "--from 5 a.b=1"), (5, "--from 0 a.b=1"), (None, f"{tmp_path} a.b=1")):
+        _show_next(str(tmp_path), replace(late, before_step=step), "a.b=1")
+        assert expected in capsys.readouterr().out
+    (tmp_path / "checkpoints" / "warm_start").rmdir()
+    _show_next(str(tmp_path), replace(late, before_step=5), "a.b=1")
+    assert "train the recipe anew with a.b=1: no checkpoint is from before step 5" in capsys.readouterr().out

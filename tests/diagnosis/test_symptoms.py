@@ -344,6 +344,7 @@ def test_the_rate_is_named_after_the_first_update_that_destroyed_the_policy(scor
     assert first is not None
     assert first.rule == "optimizer.updates_too_large"
     assert first.settings == {"optimizer.learning_rate": 6e-4}  # 0.05 * 0.005 / 0.45
+    assert first.before_step == 1
 
 
 def test_a_policy_that_is_sure_of_turns_that_are_all_cut_needs_more_tokens_and_is_not_broken() -> None:
