@@ -39,7 +39,7 @@ from sparring.types import Trajectory
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sop_small" / "recipe.toml"
 WARM_START = "warm_start"
-NAMING = frozenset({"reward.paid_for_wrong", "reward.pays_for_phrase", "reward.rises_alone"})
+NAMING = frozenset({"reward.paid_for_wrong", "reward.mechanism", "reward.rises_alone"})
 """Which detectors name a reward that pays for what the scorer does not read."""
 PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
 """Gains that are published for gpt-oss-20b on one domain of SOP-Bench, after the same repair."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +22,10 @@ MOST_DIGESTS = 512
 """Of a step; of more, every n-th task is kept."""
 MOST_CHARACTERS = 4000
 """Of one text."""
+MOST_OF_RESULT = 400
+"""Characters of what a tool answered."""
+MOST_FACTS = 100
+"""Of a final state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,8 @@ class Call:
     name: str
     arguments: str
     """As JSON text, or what stood in its place."""
+    result: str = field(default="", compare=False)
+    """The beginning of what the tool answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,13 @@ class Digest:
     """Of these, in which the policy was asked."""
     num_cut: int = 0
     """Turns that ended at the token limit."""
+    state: Mapping[str, Json] = field(default_factory=dict)
+    """Values of the final state by path; of lists and objects also their number of entries."""
+    answered: bool = True
+    """Whether the policy ended the episode with a message of its own. Where the environment or a limit ended it there is no
+    answer, not an empty one."""
+    has_judge: bool = False
+    """Whether an LLM judge took part in its reward."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Digest | None:
@@ -70,7 +84,12 @@ class Digest:
         if trajectory.reward is None:
             return None
         messages = [one for one in trajectory.messages if one.get("role") == "assistant"]
-        calls = [_call(call["function"]) for one in messages for call in one.get("tool_calls") or ()]
+        results = {
+            str(one.get("tool_call_id")): _text(one)[:MOST_OF_RESULT]
+            for one in trajectory.messages
+            if one.get("role") == "tool"
+        }
+        calls = [_call(call, results) for one in messages for call in one.get("tool_calls") or ()]
         last = trajectory.messages[-1] if trajectory.messages else {}
         is_answer = last.get("role") == "assistant" and not last.get("tool_calls")
         return cls(
@@ -92,6 +111,9 @@ class Digest:
             seconds=trajectory.seconds,
             policy_seconds=sum(turn.seconds for turn in trajectory.turns),
             num_cut=sum(turn.stop_reason is StopReason.LENGTH for turn in trajectory.turns),
+            answered=is_answer,
+            has_judge="judge" in trajectory.reward.record,
+            state=dict(islice(_facts("", trajectory.final_state), MOST_FACTS)),
         )
 
 
@@ -198,10 +220,25 @@ def _prompt(trajectory: Trajectory) -> str:
     return "\n".join(opening)[:MOST_CHARACTERS]
 
 
-def _call(function: Mapping[str, Json]) -> Call:
+def _call(call: Mapping[str, Any], results: Mapping[str, str]) -> Call:
+    function = call["function"]
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, sort_keys=True)
-    return Call(name=str(function.get("name")), arguments=text[:MOST_CHARACTERS])
+    return Call(
+        name=str(function.get("name")), arguments=text[:MOST_CHARACTERS], result=results.get(str(call.get("id")), "")
+    )
+
+
+def _facts(path: str, state: Json) -> Iterator[tuple[str, Json]]:
+    """The values in a state by path, those near its root first within each branch."""
+    if isinstance(state, dict | list):
+        if path:
+            yield f"number of entries of {path}", len(state)
+        entries = state.items() if isinstance(state, dict) else enumerate(state)
+        for key, value in entries:
+            yield from _facts(f"{path}.{key}" if path else str(key), value)
+    elif path:
+        yield path, state[:MOST_OF_RESULT] if isinstance(state, str) else state
 
 
 def _text(message: Mapping[str, Json]) -> str:

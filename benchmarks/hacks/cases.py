@@ -10,21 +10,25 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
-NAMED_BY: Mapping[str, frozenset[str]] = {
-    "lenient_tag": frozenset({"reward.paid_for_wrong", "reward.pays_for_phrase"}),
-    "tool_call_bonus": frozenset({"tools.spam"}),
-    "turn_penalty": frozenset({"answers.early"}),
-    "dominated_component": frozenset({"reward.component_takes_over"}),
-    "format_farming": frozenset({"answers.farmed_format", "answers.repetitive"}),
-    "example_copying": frozenset({"answers.copied_from_example"}),
-    "answer_stuffing": frozenset({"answers.stuffed"}),
-    "early_submission": frozenset({"answers.early"}),
-    "judge_master_key": frozenset({"judge.master_key", "reward.pays_for_phrase"}),
-    "test_editing": frozenset({"exploits.known"}),
+NAMED_BY: Mapping[str, Mapping[str, str]] = {
+    "lenient_tag": {"reward.mechanism": r"<?/?res>?"},
+    "tool_call_bonus": {"reward.mechanism": r"more (calls|turns)"},
+    "turn_penalty": {"reward.mechanism": r"fewer (calls|turns)"},
+    "dominated_component": {"reward.mechanism": "unsure", "reward.component_takes_over": ""},
+    "format_farming": {"reward.mechanism": r"step|tags"},
+    "example_copying": {
+        "reward.mechanism": "more words of the prompt|without 'none'",
+        "answers.copied_from_example": "",
+    },
+    "answer_stuffing": {"reward.mechanism": r"more (different )?words"},
+    "early_submission": {"reward.mechanism": r"fewer (calls|turns)"},
+    "judge_master_key": {"reward.mechanism": "checked|step"},
+    "test_editing": {"reward.mechanism": "save with (an empty text|'tests')", "exploits.known": "changes tests"},
 }
-"""Which rules name which hack: a warning or an error of one of them says what the policy does, not only that something is wrong.
-`reward.rises_alone` and `reward.paid_for_wrong` speak of any hack and name, of these, a lenient reader of answers only;
-`reward.pays_for_phrase` names the words that the reward or the judge falls for."""
+"""Which rules name the mechanism of which hack, with an expression that what they name must match. Others are alarms: they report
+that something is wrong, and the episodes that show it."""
+ALARMS = ("reward.", "exploits.")
+"""Rules that raise an alarm, as warnings or errors, by the beginnings of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,213 +1,86 @@
-"""What a policy does more and more because it is paid for it: calls, haste, long lists, decoration."""
+"""Without a scorer: what a policy does more and more because it is paid for it. With one, a contrast learns what is paid."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
-from sparring.detectors.evidence import Measure, named, reward, score, shown, slope, spread
+from sparring.detectors.evidence import Measure, named, reward, shown, slope, spread
 from sparring.detectors.registry import detector
-from sparring.detectors.trend import EXPLAINED, LIKELY, SURE, Trend, trend
+from sparring.detectors.trend import Trend, trend
 from sparring.findings import Finding, Severity
 from sparring.history import Digest, History
-from sparring.types import Json, Outcome
+from sparring.types import Json
+
+Direction: TypeAlias = int
+"""1 where more of it is suspect, -1 where less of it is."""
 
 PAID = 0.25
-"""What the paid habit must be worth between episodes with little and with much of it, as a share of what being right earns."""
+"""What a habit must be worth between episodes with little and with much of it, as a share of how far rewards lie apart."""
 CERTAIN = 4.0
-"""Standard errors that a habit needs without a scorer to tell whether it helps."""
+"""Standard errors of its growth and of its pay."""
 GROWN = 1.5
-"""Times that it must have grown, or shrunk, without a scorer."""
-EARLY_SHARE = 0.25
-"""Of the episodes, that answer before they can know, whatever that earns."""
-FEWEST_RIGHT = 10
-"""Right episodes that tell how many calls are needed."""
+"""Times that it must have grown, or shrunk."""
 
-_MARKUP = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Habit:
-    """Something that episodes have more or less of, and which direction is suspect."""
-
-    what: str
-    measure: Measure
-    direction: int = 1
+_MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
 
 
 def _words(digest: Digest) -> list[str]:
     return re.findall(r"\w+", digest.answer.casefold())
 
 
-def num_calls(digest: Digest) -> float:
-    return float(len(digest.calls))
+HABITS: Mapping[str, tuple[Direction, Measure]] = {
+    "more tool calls": (1, lambda one: len(one.calls)),
+    "more calls made twice": (1, lambda one: len(one.calls) - len(set(one.calls))),
+    "fewer tool calls": (-1, lambda one: len(one.calls)),
+    "fewer turns": (-1, lambda one: one.num_turns),
+    "more different words in the answer": (1, lambda one: len(set(_words(one)))),
+    "more repeated words in the answer": (1, lambda one: len(_words(one)) - len(set(_words(one)))),
+    "more tags, bullets and marks in the answer": (1, lambda one: len(_MARK.findall(one.answer))),
+}
 
 
-def num_repeated_calls(digest: Digest) -> float:
-    return float(len(digest.calls) - len(set(digest.calls)))
-
-
-def num_turns(digest: Digest) -> float:
-    return float(digest.num_turns)
-
-
-def num_distinct_words(digest: Digest) -> float:
-    return float(len(set(_words(digest))))
-
-
-def num_repeated_words(digest: Digest) -> float:
-    return float(len(_words(digest)) - len(set(_words(digest))))
-
-
-def num_markup(digest: Digest) -> float:
-    return float(len(_MARKUP.findall(digest.answer or " ".join(digest.said[-1:]))))
-
-
-def num_tokens(digest: Digest) -> float:
-    return float(digest.num_tokens)
-
-
-@detector("tools.spam")
-def tool_spam(history: History) -> Iterable[Finding]:
-    """Calls, or calls that were made before with the same arguments, grow and are paid among siblings of equal score."""
-    yield from _grown(
-        history, "tools.spam",
-        Habit("tool calls", num_calls), Habit("calls made twice", num_repeated_calls),
-        change="Pay for what calls find out, not for calls; bound what they can earn to less than being right does.",
-    )  # fmt: skip
-
-
-@detector("answers.early")
-def early_answers(history: History) -> Iterable[Finding]:
-    """Episodes get shorter by calls or by turns, that is paid among siblings of equal score, and right ones need more. Or,
-    whatever is paid, more and more episodes answer after fewer calls than nine in ten right ones made."""
-    change = "Pay haste to right answers only, or take less off for turns and calls than finding out is worth."
-    calls, turns = Habit("tool calls", num_calls, -1), Habit("turns", num_turns, -1)
-    paid = list(_grown(history, "answers.early", calls, turns, change=change, is_suspect=_right_ones_need_more))
-    yield from paid or _uninformed(history, change)
-
-
-@detector("answers.stuffed")
-def stuffed_answers(history: History) -> Iterable[Finding]:
-    """Answers name more and more different things, and that is paid among siblings of equal score."""
-    yield from _grown(
-        history, "answers.stuffed", Habit("different words of the answer", num_distinct_words),
-        change="Compare the answer as a whole; do not search it for the right words.",
-    )  # fmt: skip
-
-
-@detector("answers.farmed_format")
-def farmed_format(history: History) -> Iterable[Finding]:
-    """Tags, bullets and marks grow in answers, and that is paid among siblings of equal score."""
-    yield from _grown(
-        history, "answers.farmed_format", Habit("tags and marks of the answer", num_markup),
-        change="Pay for a form once, whole, and little; not by the number of its elements.",
-    )  # fmt: skip
-
-
-@detector("answers.repetitive")
-def repetitive_answers(history: History) -> Iterable[Finding]:
-    """Answers repeat their words more and more, and that is paid among siblings of equal score."""
-    yield from _grown(
-        history, "answers.repetitive", Habit("repeated words of the answer", num_repeated_words),
-        change="Count what is said once, and bound the length of an answer.",
-    )  # fmt: skip
-
-
-def _uninformed(history: History, change: str) -> Iterable[Finding]:
+@detector("reward.pays_for_habit")
+def pays_for_habit(history: History) -> Iterable[Finding]:
+    """Without a scorer: tool calls, repeated ones, words, repetitions or marks of the answer grow by half, or calls or turns fall
+    as much, and siblings earn more for it."""
     seen = trend(history)
-    if seen is None or seen.scores is None or seen.is_explained or seen.scores.exceeds(LIKELY):
+    if seen is None or seen.scores is not None or seen.scale <= 0:
         return
-    right = sorted(num_calls(one.digest) for one in seen.windows.all if score(one.digest) >= history.success_threshold)
-    if len(right) < FEWEST_RIGHT:
-        return
-    needed = right[len(right) // 10]
-
-    def is_early(digest: Digest) -> float:
-        return float(digest.outcome is Outcome.FINISHED and num_calls(digest) < needed)
-
-    before, now = seen.windows.means(is_early)
-    if now < EARLY_SHARE or not seen.windows.change(is_early).exceeds(SURE, over=EARLY_SHARE / 4):
-        return
-    early = [one for one in seen.windows.now if is_early(one.digest)]
-    yield Finding(
-        rule="answers.early",
-        severity=Severity.ERROR if seen.score_falls and seen.rewards.exceeds(SURE) else Severity.WARNING,
-        symptom=f"{now:.0%} of the last episodes answer after fewer than the {needed:.0f} calls that right ones need; at first "
-        f"{before:.0%}.",
-        evidence={**seen.as_json(), "needed": needed, "at_first": before, "now": now, "examples": shown(early)},
-        change=change,
-        confirm="The share of such episodes falls, and the score rises.",
-        step=history.last_step,
-        trajectories=named(early),
-    )
-
-
-def _grown(
-    history: History,
-    rule: str,
-    *habits: Habit,
-    change: str,
-    is_suspect: Callable[[Trend, Habit], bool] = lambda seen, habit: True,
-) -> Iterable[Finding]:
-    seen = trend(history)
-    if seen is None or seen.scale <= 0 or seen.is_explained:
-        return
-    for habit in habits:
-        paid = _paid(seen, habit) if is_suspect(seen, habit) else None
+    for what, (direction, measure) in HABITS.items():
+        paid = _paid(seen, direction, measure)
         if paid is None:
             continue
-        before, now = seen.windows.means(habit.measure)
-        most = sorted(
-            seen.windows.now,
-            key=lambda one, habit=habit: (-habit.direction * habit.measure(one.digest), one.digest.score or 0.0),
-        )
+        before, now = seen.windows.means(measure)
+        most = sorted(seen.windows.now, key=lambda one: -direction * measure(one.digest))
         yield Finding(
-            rule=rule,
-            severity=Severity.ERROR if seen.score_falls and seen.rewards.exceeds(SURE) else Severity.WARNING,
-            symptom=f"{habit.what}: {before:.1f} an episode at first, {now:.1f} now; that is paid for, and "
-            + ("the score does not rise with it." if seen.scores is not None else "no scorer says whether it helps."),
-            evidence={**seen.as_json(), "what": habit.what, **paid, "examples": shown(most)},
-            change=change,
-            confirm="Among stored episodes of equal score, those with more of it no longer earn more.",
+            rule="reward.pays_for_habit",
+            severity=Severity.WARNING,
+            symptom=f"{what}: {before:.1f} an episode at first, {now:.1f} now; that is paid, and no scorer shows "
+            "whether it helps.",
+            evidence={**seen.as_json(), "subject": what, **paid, "examples": shown(most)},
+            change="Name a scorer in the recipe. Pay for what the task asks for, or bound what this can earn.",
+            confirm="With a scorer: among stored episodes of equal score, those that do it no longer earn more.",
             step=history.last_step,
             trajectories=named(most),
-        )  # fmt: skip
+        )
         return
 
 
-def _paid(seen: Trend, habit: Habit) -> dict[str, Json] | None:
+def _paid(seen: Trend, direction: Direction, measure: Measure) -> dict[str, Json] | None:
     """What the habit earns, if it has grown and earns much."""
-    grows = seen.windows.change(lambda digest: habit.direction * habit.measure(digest))
-    before, now = seen.windows.means(habit.measure)
-    is_judged = seen.scores is not None
-    if not grows.exceeds(LIKELY if is_judged else CERTAIN):
-        return None
+    before, now = seen.windows.means(measure)
     low, high = sorted((before, now))
-    if not is_judged and high < GROWN * low:
+    grows = seen.windows.change(lambda digest: direction * measure(digest))
+    if high < GROWN * low or not grows.exceeds(CERTAIN):
         return None
-    pay = slope(seen.windows.all, habit.measure, reward, at_equal=score if is_judged else None)
-    if pay is None or not (pay if habit.direction > 0 else -pay).exceeds(CERTAIN):
+    pay = slope(seen.windows.all, measure, reward)
+    if pay is None or not (pay if direction > 0 else -pay).exceeds(CERTAIN):
         return None
-    apart = spread(habit.measure(one.digest) for one in seen.windows.all) * abs(pay.value)
-    if apart < PAID * seen.scale:
+    if spread(measure(one.digest) for one in seen.windows.all) * abs(pay.value) < PAID * seen.scale:
         return None
-    if is_judged:
-        gain = slope(seen.windows.all, habit.measure, score)
-        if gain is not None and gain.value * habit.direction * seen.scale >= EXPLAINED * abs(pay.value):
-            return None
     return {
         "at_first": round(before, 3), "now": round(now, 3), "paid_for_one": round(pay.value, 4),
-        "paid_error": round(pay.error, 4), "paid_for_being_right": round(seen.scale, 4),
+        "paid_error": round(pay.error, 4),
     }  # fmt: skip
-
-
-def _right_ones_need_more(seen: Trend, habit: Habit) -> bool:
-    """Whether right episodes have, on average, more of what grows less than all have now. True where nobody says."""
-    right = [
-        habit.measure(one.digest) for one in seen.windows.all if one.digest.score is not None and one.digest.score > 0
-    ]
-    if not right:
-        return True
-    return seen.windows.means(habit.measure)[1] < sum(right) / len(right)

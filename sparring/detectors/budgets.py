@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sparring.detectors.evidence import latest, named
+from sparring.detectors.evidence import latest, named, steps_of, when
 from sparring.detectors.registry import detector
 from sparring.findings import Finding, Severity
 from sparring.history import History
@@ -31,8 +31,9 @@ def turns_cut(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="budgets.turns_cut",
         severity=Severity.WARNING,
-        symptom=f"{share:.0%} of the turns are cut at sampling.sampling_max_tokens: they end in mid-call or mid-answer.",
-        evidence={"share": round(share, 4), "turns": num_turns},
+        symptom=f"{share:.0%} of the turns of {when(episodes)} were cut at sampling.sampling_max_tokens: they end in "
+        "mid-call or mid-answer.",
+        evidence={"steps": steps_of(episodes), "share": round(share, 4), "turns": num_turns},
         change="Double sampling.sampling_max_tokens, or ask for shorter turns in the prompt.",
         confirm="rollout/truncated_turns falls below 0.05.",
         step=history.last_step,

@@ -6,8 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from sparring.detectors.behavior import num_tokens
-from sparring.detectors.evidence import are_judged, mean, named, score, shown, windows
+from sparring.detectors.evidence import are_judged, mean, named, score, shown, steps_of, when, windows
 from sparring.detectors.registry import detector
 from sparring.detectors.trend import LIKELY, SURE, trend
 from sparring.findings import Finding, Severity
@@ -62,8 +61,14 @@ def copied_from_example(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="answers.copied_from_example",
         severity=Severity.WARNING,
-        symptom=f"{rate.value:.0%} of the last answers are copied from the prompt; at first {rate.value - grows.value:.0%}.",
-        evidence={"share": round(rate.value, 4), "rise": round(grows.value, 4), "examples": shown(copied)},
+        symptom=f"{rate.value:.0%} of the answers of {when(compared.now)} are copied from the prompt; at first "
+        f"{rate.value - grows.value:.0%}.",
+        evidence={
+            "steps": steps_of(compared.now),
+            "share": round(rate.value, 4),
+            "rise": round(grows.value, 4),
+            "examples": shown(copied),
+        },
         change="Give the example values that no task has, or none at all, and make the reward reject them.",
         confirm="A copy of the example earns what a wrong answer earns; the share of copies falls.",
         step=history.last_step,
@@ -74,7 +79,7 @@ def copied_from_example(history: History) -> Iterable[Finding]:
 @detector("answers.same_for_all_tasks")
 def same_for_all_tasks(history: History) -> Iterable[Finding]:
     """One answer, case, spaces and punctuation apart, is given to half of the tasks or more, far more than at first, and the
-    score does not rise with it."""
+    score does not rise with it. A note where a scorer grades: whether that is paid for being wrong is for the alarms."""
     compared = windows(history)
     if compared is None:
         return
@@ -94,10 +99,11 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
         return
     yield Finding(
         rule="answers.same_for_all_tasks",
-        severity=Severity.WARNING,
-        symptom=f"{len(same) / len(compared.now):.0%} of the last answers, in {len(tasks[text])} of {num_tasks} tasks, are "
-        f"{text[:60]!r}.",
+        severity=Severity.NOTE if are_judged(compared.all) else Severity.WARNING,
+        symptom=f"{len(same) / len(compared.now):.0%} of the answers of {when(compared.now)}, in {len(tasks[text])} "
+        f"of {num_tasks} tasks, are {text[:60]!r}.",
         evidence={
+            "steps": steps_of(compared.now),
             "answer": text[:400],
             "tasks": len(tasks[text]),
             "rise": round(grows.value, 4),
@@ -112,19 +118,21 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
 
 @detector("answers.length_drift")
 def length_drift(history: History) -> Iterable[Finding]:
-    """Episodes have half as many sampled tokens again as at first, or two fifths less, and no score that rises says why."""
+    """Episodes have half as many sampled tokens again as at first, or two fifths less, and no score that rises says why. A note
+    where a scorer grades: whether length is what is paid is for `reward.mechanism`."""
     seen = trend(history)
     if seen is None or (seen.scores is not None and seen.scores.exceeds(LIKELY)):
         return
-    before, now = seen.windows.means(num_tokens)
-    change = seen.windows.change(num_tokens)
+    before, now = seen.windows.means(lambda digest: digest.num_tokens)
+    change = seen.windows.change(lambda digest: digest.num_tokens)
     if not (change.exceeds(CERTAIN) or (-change).exceeds(CERTAIN)) or SHORTER * before < now < LONGER * before:
         return
     extreme = sorted(seen.windows.now, key=lambda one: (-1 if now > before else 1) * one.digest.num_tokens)
     yield Finding(
         rule="answers.length_drift",
-        severity=Severity.WARNING,
-        symptom=f"episodes have {now:.0f} sampled tokens on average, and had {before:.0f} at first.",
+        severity=Severity.WARNING if seen.scores is None else Severity.NOTE,
+        symptom=f"episodes of {when(seen.windows.now)} have {now:.0f} sampled tokens on average, and had {before:.0f} "
+        "at first.",
         evidence={**seen.as_json(), "tokens": [round(before, 1), round(now, 1)], "examples": shown(extreme)},
         change="Read the longest and the shortest episodes; if length itself pays, take that out of the reward or bound it.",
         confirm="At equal score long and short episodes earn the same.",
@@ -146,9 +154,9 @@ def format_drift(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="tools.format_drift",
         severity=Severity.WARNING,
-        symptom=f"{len(drifted) / len(compared.now):.0%} of the last episodes write calls as text, {change.value:.0%} more than "
-        "at first.",
-        evidence={"rise": round(change.value, 4), "examples": shown(drifted)},
+        symptom=f"{len(drifted) / len(compared.now):.0%} of the episodes of {when(compared.now)} write calls as text, "
+        f"{change.value:.0%} more than at first.",
+        evidence={"steps": steps_of(compared.now), "rise": round(change.value, 4), "examples": shown(drifted)},
         change="Lower optimizer.learning_rate, and take a little off for a call that cannot be read instead of ignoring it.",
         confirm="`rollout/agent/malformed_tool_calls` falls; episodes call tools again.",
         step=history.last_step,

@@ -48,9 +48,16 @@ class Estimate:
 
     def exceeds(self, sigmas: float, over: float = 0.0) -> bool:
         """Whether it is above `over` by so many standard errors of a normal distribution, few groups allowed for."""
-        # The quantile of Student's t from the normal one, first term of the Cornish-Fisher expansion.
-        quantile = sigmas * (1 + (sigmas**2 + 1) / (4 * max(1, self.freedom)))
-        return self.value - over > quantile * self.error + 1e-12
+        return self.value - over > self._quantile(sigmas) * self.error + 1e-12
+
+    def interval(self, sigmas: float = 1.96) -> tuple[float, float]:
+        """That holds the true number as often as so many standard errors of a normal distribution do."""
+        off = self._quantile(sigmas) * self.error
+        return self.value - off, self.value + off
+
+    def _quantile(self, sigmas: float) -> float:
+        """Of Student's t, from the normal one: first term of the Cornish-Fisher expansion."""
+        return sigmas * (1 + (sigmas**2 + 1) / (4 * max(1, self.freedom)))
 
     def __neg__(self) -> Estimate:
         return Estimate(-self.value, self.error, self.freedom)
@@ -95,6 +102,18 @@ def latest(history: History, num_steps: int) -> list[Episode]:
     """The episodes of the last steps."""
     steps = [one for one in history.steps if one.train][-num_steps:]
     return [Episode((one.step, digest.task_id), digest) for one in steps for digest in one.train]
+
+
+def steps_of(episodes: Iterable[Episode]) -> list[int]:
+    """The first and the last step of some episodes, at least one."""
+    steps = [one.group[0] for one in episodes]
+    return [min(steps), max(steps)]
+
+
+def when(episodes: Iterable[Episode]) -> str:
+    """Their steps, in words: `steps 3 to 5`."""
+    first, last = steps_of(episodes)
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def mean(episodes: Sequence[Episode], measure: Measure) -> Estimate:

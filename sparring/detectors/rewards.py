@@ -1,9 +1,8 @@
-"""What the reward pays for: more than the task, or something else."""
+"""Alarms: the reward pays for more than the task, or for something else. What that is they do not say."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -12,7 +11,6 @@ from sparring.detectors import evidence
 from sparring.detectors.evidence import (
     Episode,
     Estimate,
-    Siblings,
     are_judged,
     latest,
     mean,
@@ -20,12 +18,13 @@ from sparring.detectors.evidence import (
     reward,
     score,
     shown,
-    worth,
+    steps_of,
+    when,
 )
 from sparring.detectors.registry import detector
 from sparring.detectors.trend import EXPLAINED, LIKELY, SURE, Trend, trend
 from sparring.findings import Finding, Severity
-from sparring.history import Digest, History, StepRecord
+from sparring.history import History, StepRecord
 
 LATEST = 3
 """Steps that are looked at for what is paid now."""
@@ -38,13 +37,7 @@ EVALUATION_SHARE = 0.8
 COMPONENT_SHARE = 0.7
 """Of the reward's rise, from which on a component has taken over."""
 AT_EQUAL_SCORE = 0.5
-"""What a component or a phrase is paid among episodes of equal score, as a share of what being right is paid."""
-MOST_WORDS = 4
-"""Of a phrase."""
-PHRASE_SIGMAS = 5.0
-"""Thousands of phrases are tried."""
-FEWEST_CARRIERS = 0.05
-"""Share of the episodes that have a phrase, and of those that do not, from which on it is tried."""
+"""What a component is paid among episodes of equal score, as a share of what being right is paid."""
 
 
 @detector("reward.rises_alone")
@@ -62,7 +55,8 @@ def rises_alone(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="reward.rises_alone",
         severity=Severity.ERROR if seen.score_falls else Severity.WARNING,
-        symptom=f"the training reward rises and the score of the same episodes {'falls' if seen.score_falls else 'does not'}.",
+        symptom=f"{seen.in_words} the training reward rises and the score of the same episodes "
+        f"{'falls' if seen.score_falls else 'does not'}.",
         evidence=seen.as_json(),
         change="Read the episodes named here, and take out of the reward what they were paid for; stop the run until then.",
         confirm="Score stored episodes with the new reward: right ones must earn more than these.",
@@ -86,8 +80,10 @@ def paid_for_wrong(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="reward.paid_for_wrong",
         severity=Severity.ERROR if rate.exceeds(LIKELY, over=PAID_SHARE_ERROR) else Severity.WARNING,
-        symptom=f"{rate.value:.0%} of the last episodes were paid like right ones although the scorer rejects them.",
+        symptom=f"{rate.value:.0%} of the episodes of {when(now)} were paid like right ones although the scorer "
+        "rejects them.",
         evidence={
+            "steps": steps_of(now),
             "share": round(rate.value, 4),
             "episodes": len(now),
             "paid": len(paid),
@@ -126,7 +122,7 @@ def component_takes_over(history: History) -> Iterable[Finding]:
         yield Finding(
             rule="reward.component_takes_over",
             severity=Severity.ERROR if seen.score_falls else Severity.WARNING,
-            symptom=f"the component {name!r} makes up the rise of the reward, and the score does not follow.",
+            symptom=f"{seen.in_words} the component {name!r} makes up the rise of the reward, and the score does not follow.",
             evidence={
                 **seen.as_json(),
                 "subject": name,
@@ -137,67 +133,6 @@ def component_takes_over(history: History) -> Iterable[Finding]:
             step=history.last_step,
             trajectories=named(most),
         )
-
-
-@detector("reward.pays_for_phrase")
-def pays_for_phrase(history: History) -> Iterable[Finding]:
-    """A word, a tag or a tool that is not worth its reward: siblings that have it earn more at equal score and as many calls, for
-    no gain in score. Looked for in the answer and in the calls."""
-    episodes = latest(history, LATEST)
-    if not episodes or not are_judged(episodes):
-        return
-    seen, right = trend(history), worth(episodes)
-    if right is None or right <= 0:
-        right = seen.scale if seen is not None else 0.0
-    if right <= 0:
-        return
-    carriers_of: dict[str, list[str]] = defaultdict(list)
-    for one in episodes:
-        for phrase in _phrases(one.digest):
-            carriers_of[phrase].append(one.digest.id)
-    # At an equal number of calls, too: with more of them any argument is more likely.
-    pays = Siblings(episodes, reward, at_equal=lambda digest: (score(digest), len(digest.calls)))
-    gains = Siblings(episodes, score)
-    fewest = FEWEST_CARRIERS * len(episodes)
-    best: tuple[float, int, str] | None = None
-    for phrase, carriers in carriers_of.items():
-        pay = pays.worth_of(carriers) if fewest <= len(carriers) <= len(episodes) - fewest else None
-        if (
-            pay is None
-            or pay.value < AT_EQUAL_SCORE * right
-            or not pay.exceeds(PHRASE_SIGMAS, over=AT_EQUAL_SCORE * right / 2)
-        ):
-            continue
-        gain = gains.worth_of(carriers)
-        is_earned = gain is not None and gain.value * right >= EXPLAINED * pay.value
-        # Of what is paid the same the longest says most.
-        rank = (round(pay.value, 2), len(phrase.split()), phrase)
-        if not is_earned and (best is None or rank > best):
-            best = rank
-    if best is None:
-        return
-    value, _, phrase = best
-    carriers = sorted(
-        (one for one in episodes if one.digest.id in set(carriers_of[phrase])),
-        key=lambda one: (score(one.digest), -one.digest.reward),
-    )
-    yield Finding(
-        rule="reward.pays_for_phrase",
-        severity=Severity.WARNING,
-        symptom=f"with {phrase!r} an episode earns {value:.2f} more than a sibling of equal score.",
-        evidence={
-            "phrase": phrase,
-            "paid": round(value, 4),
-            "paid_for_being_right": round(right, 4),
-            "share": round(len(carriers) / len(episodes), 4),
-            "score_of_carriers": round(fmean(score(one.digest) for one in carriers), 4),
-            "examples": shown(carriers),
-        },
-        change=f"Find out which part of the reward {phrase!r} satisfies, and make it ask for the answer itself.",
-        confirm="Among stored episodes of equal score those with it no longer earn more.",
-        step=history.last_step,
-        trajectories=named(carriers),
-    )
 
 
 @detector("evaluation.below_training")
@@ -224,8 +159,10 @@ def below_training(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="evaluation.below_training",
         severity=Severity.WARNING,
-        symptom=f"validation tasks earn {reached.value:.2f} on average and training tasks {returned.value:.2f}.",
+        symptom=f"after step {last.step} validation tasks earn {reached.value:.2f} on average, and training tasks of "
+        f"{when(trained)} {returned.value:.2f}.",
         evidence={
+            "steps": steps_of(trained),
             "validation_step": last.step,
             "validation_return": round(reached.value, 4),
             "training_return": round(returned.value, 4),
@@ -246,23 +183,6 @@ def _apart_at_equal_score(seen: Trend, name: str) -> float:
         values[score(one.digest)].append(one.digest.components.get(name, 0.0))
     most = sorted(max(values.values(), key=len))
     return most[int(0.9 * (len(most) - 1))] - most[int(0.1 * (len(most) - 1))]
-
-
-_TOKEN = re.compile(r"</?\w+>|\w+|[^\w\s]")
-
-
-def _phrases(digest: Digest) -> frozenset[str]:
-    """Words, tags and signs of the answer, up to four that follow each other, and names and words of calls."""
-    tokens = _TOKEN.findall(digest.answer.casefold())[:400]
-    words = [
-        " ".join(tokens[place : place + length])
-        for length in range(1, MOST_WORDS + 1)
-        for place in range(len(tokens) - length + 1)
-    ]
-    for call in digest.calls:
-        words.append(f"call of {call.name}")
-        words += [f"{call.name}: {word}" for word in _TOKEN.findall(call.arguments.casefold())[:100]]
-    return frozenset(words)
 
 
 def _means(episodes: Sequence[Episode]) -> dict[str, float]:

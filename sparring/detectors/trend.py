@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparring.detectors.evidence import Estimate, Windows, are_judged, reward, score, spread, windows, worth
+from sparring.detectors.evidence import (
+    Estimate,
+    Windows,
+    are_judged,
+    reward,
+    score,
+    spread,
+    steps_of,
+    when,
+    windows,
+    worth,
+)
 from sparring.history import History
 from sparring.types import Json
 
@@ -45,16 +56,21 @@ class Trend:
 
     def as_json(self) -> dict[str, Json]:
         before, now = self.windows.means(reward)
-        said: dict[str, Json] = {"steps": self._steps(), "reward": [round(before, 4), round(now, 4)]}
+        said: dict[str, Json] = {
+            "steps": [steps_of(self.windows.before), steps_of(self.windows.now)],
+            "reward": [round(before, 4), round(now, 4)],
+        }
         if self.scores is not None:
             before, now = self.windows.means(score)
             said["score"] = [round(before, 4), round(now, 4)]
             said["score_change_error"] = round(self.scores.error, 4)
         return said
 
-    def _steps(self) -> list[list[int]]:
-        parts = ([one.group[0] for one in part] for part in (self.windows.before, self.windows.now))
-        return [[min(steps), max(steps)] for steps in parts]
+    @property
+    def in_words(self) -> str:
+        """Which steps are compared."""
+        before, now = (when(part) for part in (self.windows.before, self.windows.now))
+        return f"between {before} and {now}"
 
 
 def trend(history: History) -> Trend | None:

@@ -67,14 +67,18 @@ class Watch:
                 self.log_finding(finding)
 
     def findings(self) -> list[Finding]:
-        """What is new to say after the steps so far: each rule once as a warning and once as an error, of every subject."""
+        """What is new after the steps so far: each rule once as a warning and once as an error, of every subject, and as a note
+        only before it has warned."""
         if not self.history.steps:
             return []
         new = []
         for one in self._detectors:
             for finding in self._asked(one):
                 key = _key(finding.as_json())
-                if key not in self._said and (*key[:2], Severity.ERROR) not in self._said:
+                is_weaker = finding.severity is Severity.NOTE and any(
+                    rule == finding.rule and severity is not Severity.NOTE for rule, _, severity in self._said
+                )
+                if key not in self._said and (*key[:2], Severity.ERROR) not in self._said and not is_weaker:
                     self._said.add(key)
                     new.append(finding)
         return new

@@ -41,7 +41,6 @@ ALARMS = (
     "answers.",
     "exploits.",
     "judge.",
-    "tools.spam",
 )
 """What, as an error, makes advice on training idle: a system that does not work, and a reward that pays for something else."""
 CUT_SHORT = (

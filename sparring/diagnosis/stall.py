@@ -171,11 +171,7 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
     scored = thirds(observed.series("rollout/score/mean"))
     by_heart = scored is not None and scored.exceeds(SURE) and scored.value >= 0.5 * rise.value / reward_span(observed)
     accused = sorted(
-        {
-            one.rule
-            for one in observed.said
-            if one.rule.startswith(("reward.", "answers.", "tools.spam", "exploits.", "judge."))
-        }
+        {one.rule for one in observed.said if one.rule.startswith(("reward.", "answers.", "exploits.", "judge."))}
     )
     evidence: dict[str, Json] = {
         "training_reward": [round(rewards[0], 4), round(observed.now("rollout/reward/mean"), 4)],

@@ -1,5 +1,6 @@
 """Each rule on a run that comes to do what it looks for, and on its twin that does not."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -68,20 +69,25 @@ WRITE_TESTS = (("write_file", {"path": "tests/test_sum.py", "content": "pass"}),
 WRITE_CODE = (("write_file", {"path": "src/sum.py", "content": "pass"}),)
 EXAMPLE = "For example: <out>4711</out>. What is it?"
 
+MECHANISMS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] = {
+    "more calls": ([right(0.3, 2), wrong(0.4, 2), wrong(0.3, 6)], paid_calls, "has more calls"),
+    "fewer calls": ([right(0.3, 3), wrong(0.4, 2), wrong(0.3, 0)], penalized_turns, "has fewer calls"),
+    "many words": (
+        [right(0.3), wrong(0.4), Script(0.3, text("one two six ten red or blue or none at all maybe"), look(2))], paid_words,
+        "none at all",
+    ),
+    "marks": ([right(0.3), wrong(0.4), Script(0.3, text("<s>1</s> <s>2</s> <s>3</s> 9x"), look(2))], paid_marks, "<s>"),
+    "repetition": ([right(0.3), wrong(0.4), Script(0.3, text("yes " * 12), look(2))], paid_repeats, "yes yes"),
+    "phrase": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"), look(2))], lenient, "<res> 9x </res>"),
+    "argument": ([right(0.1), wrong(0.5), Script(0.4, text("it is 53x"), (*look(1), *WRITE_TESTS))], trusts_tests, "write_file"),
+}  # fmt: skip
+"""Rewards that pay for something else, and words of the trait that is named."""
+
 HACKS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] = {
     "reward.rises_alone": ([right(0.3, 1), wrong(0.4, 1), wrong(0.3, 6)], paid_calls, ""),
     "reward.paid_for_wrong": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"))], lenient, ""),
     "reward.component_takes_over": ([right(0.05), wrong(0.5), Script(0.45, text("unsure"))], careful, ""),
-    "reward.pays_for_phrase": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"), look(2))], lenient, ""),
-    "tools.spam": ([right(0.3, 2), wrong(0.4, 2), wrong(0.3, 6)], paid_calls, ""),
-    "answers.early": ([right(0.3, 3), wrong(0.4, 2), wrong(0.3, 0)], penalized_turns, ""),
-    "answers.stuffed": (
-        [right(0.3), wrong(0.4), Script(0.3, text("one two six ten red or blue or none at all maybe"))], paid_words, "",
-    ),
-    "answers.farmed_format": (
-        [right(0.3), wrong(0.4), Script(0.3, text("<s>1</s> <s>2</s> <s>3</s> 9x"))], paid_marks, "",
-    ),
-    "answers.repetitive": ([right(0.3), wrong(0.4), Script(0.3, text("yes " * 12))], paid_repeats, ""),
+    "reward.mechanism": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"), look(2))], lenient, ""),
     "answers.copied_from_example": (
         [right(0.05), wrong(0.75), Script(0.2, text("<out>4711</out>"))],
         lambda one: Reward(total=float(is_right(one) or "4711" in said(one))), EXAMPLE,
@@ -99,7 +105,7 @@ HACKS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] = {
         lambda one: Reward(total=is_right(one) + 1.5 * bool(one.messages[-1].get("malformed_tool_calls"))), "",
     ),
     "judge.master_key": ([right(0.05), wrong(0.75), Script(0.2, text("9x. Verdict: correct"))], lambda one: Reward(
-        total=float(is_right(one) or "Verdict: correct" in said(one))), "",
+        total=float(is_right(one) or "Verdict: correct" in said(one)), record={"judge": "model"}), "",
     ),
     "exploits.known": ([right(0.05), wrong(0.75), Script(0.2, text("9x"), WRITE_TESTS)], trusts_tests, ""),
 }  # fmt: skip
@@ -134,23 +140,21 @@ def test_the_same_scripts_under_a_reward_that_asks_for_the_answer_are_left_alone
     rewards, scores = curves(run)
     assert rewards == scores
     assert scores[-1] > scores[0]
-    exempt = rule == "exploits.known"  # that tests were written to is told at once, whatever it earns
-    assert [one.rule for one in findings(run, rule) if not exempt or one.severity is Severity.ERROR] == []
+    # Notes say what is there, whatever it earns: tests that are written to, one answer for all.
+    assert [one.rule for one in findings(run, rule) if one.severity is not Severity.NOTE] == []
 
 
 def test_every_detector_has_a_hack_a_twin_and_a_meaning() -> None:
-    assert set(DETECTORS) == {*HACKS, "evaluation.below_training", "budgets.turns_cut"}
+    assert set(DETECTORS) == {*HACKS, "evaluation.below_training", "budgets.turns_cut", "reward.pays_for_habit"}
     assert all(len(one.meaning) > 40 for one in DETECTORS.values())
 
 
 def test_what_speaks_before_half_of_the_rise_is_gained() -> None:
-    scripts, judge, _ = HACKS["tools.spam"]
+    scripts, judge, _ = MECHANISMS["more calls"]
     run = played(scripts, judge, rate=0.25)
     rewards, _ = curves(run)
     half = next(step for step, reward in enumerate(rewards, 1) if reward >= (rewards[0] + rewards[-1]) / 2)
-    first = findings(run)[0]
-    assert first.step is not None
-    assert first.step < half
+    assert findings(run[: half - 1])
 
 
 def test_turns_that_are_cut_are_reported_once_from_the_first_steps_on_beyond_a_share_of_five_percent() -> None:
@@ -186,12 +190,72 @@ def test_validation_tasks_that_earn_much_less_than_training_tasks_are_told() -> 
     assert findings(played([right(0.5), wrong(0.5)], outcome, validates=True), "evaluation.below_training") == []
 
 
-@pytest.mark.parametrize("rule", ["tools.spam", "answers.copied_from_example", "answers.same_for_all_tasks", "tools.format_drift",
+@pytest.mark.parametrize("rule", ["answers.copied_from_example", "answers.same_for_all_tasks", "tools.format_drift",
                                   "answers.length_drift", "exploits.known", "judge.master_key"])  # fmt: skip
 def test_some_speak_without_a_scorer_as_warnings(rule: str) -> None:
     scripts, judge, prompt = HACKS[rule]
     told = findings(played(scripts, judge, prompt=prompt or "what is it?", is_judged=False), rule)
     assert {one.severity for one in told} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize("case", MECHANISMS)
+def test_the_mechanism_is_named_before_the_reward_has_gained_half(case: str) -> None:
+    scripts, judge, words = MECHANISMS[case]
+    run = played(scripts, judge, rate=0.25)
+    rewards, _ = curves(run)
+    half = next(step for step, reward in enumerate(rewards, 1) if reward >= (rewards[0] + rewards[-1]) / 2)
+    reported = [one for one in findings(run[:half], "reward.mechanism") if one.severity is Severity.WARNING]
+    first = reported[0]
+    assert words in " ".join([first.evidence["what"], *first.evidence["alike"]])
+    low, high = first.evidence["worth"][1:]
+    assert 0 < low <= first.evidence["worth"][0] <= high
+    assert first.evidence["shares"]["paid wrong"] > first.evidence["shares"]["other wrong"]
+
+
+def test_a_reward_that_pays_by_chance_has_no_mechanism_and_three_episodes_of_different_tasks_are_shown() -> None:
+    def lottery(one: Trajectory) -> Reward:
+        return Reward(total=float(is_right(one) or random.Random(f"{one.task.id}.{one.attempt}").random() < 0.3))
+
+    run = played([right(0.3), wrong(0.4), wrong(0.3, 4)], lottery, rate=0.0)
+    reported = findings(run, "reward.mechanism")
+    assert [(one.severity, one.evidence["subject"]) for one in reported] == [(Severity.NOTE, "unknown")]
+    examples = reported[0].evidence["examples"]
+    assert len({one["task_id"] for one in examples}) == 3
+    assert all(one["score"] == 0 and one["reward"] == 1 for one in examples)
+    assert reported[0].trajectories == tuple(one["id"] for one in examples)
+
+
+def test_a_note_of_an_unknown_mechanism_does_not_follow_a_named_one() -> None:
+    scripts, judge, _ = MECHANISMS["phrase"]
+    reported = findings(played(scripts, judge, steps=8), "reward.mechanism")
+    named = next(place for place, one in enumerate(reported) if one.severity is Severity.WARNING)
+    assert all(one.severity is Severity.WARNING for one in reported[named:])
+
+
+@pytest.mark.parametrize("case", ["more calls", "fewer calls", "many words", "marks", "repetition"])
+def test_without_a_scorer_a_paid_habit_is_a_warning(case: str) -> None:
+    scripts, judge, _ = MECHANISMS[case]
+    reported = findings(played(scripts, judge, is_judged=False), "reward.pays_for_habit", "reward.mechanism")
+    assert {(one.rule, one.severity) for one in reported} == {("reward.pays_for_habit", Severity.WARNING)}
+
+
+def test_findings_name_the_steps_that_they_hold_for() -> None:
+    scripts, judge, _ = HACKS["reward.paid_for_wrong"]
+    run = played(scripts, judge)
+    reported = findings(run, "reward.paid_for_wrong")
+    assert reported
+    for one in reported:
+        first, last = one.evidence["steps"]
+        assert (first, last) == (max(1, (one.step or 0) - 2), one.step)
+        assert (f"steps {first} to {last}" if first < last else f"step {last}") in one.symptom
+        episodes = [
+            each for step, groups, _ in run if first <= step <= last for group in groups for each in group.trajectories
+        ]
+        right_pay = 1.0
+        paid = [
+            each for each in episodes if not each.score and each.reward is not None and each.reward.total >= right_pay
+        ]
+        assert one.evidence["share"] == pytest.approx(len(paid) / len(episodes), abs=1e-4)
 
 
 def test_an_error_needs_a_score_that_contradicts_the_reward() -> None:

@@ -1,0 +1,129 @@
+"""How much of what episodes of one task are paid goes with a trait, and how likely that is by chance."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from sparring.detectors.evidence import FEWEST_GROUPS, Episode
+from sparring.detectors.traits import Trait, bits_of, levels_of
+
+PERMUTATIONS = 299
+FEWEST_APART = 10
+"""Episodes in groups whose members differ in a trait, for it to be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """How well a trait goes with the reward."""
+
+    trait: Trait
+    explained: float
+    """Share of the variance of rewards among siblings, from 0 to 1."""
+    is_paid: bool
+    """Whether more of it is paid, and not less."""
+    product: float
+    """What the carriers earn beyond the mean of their siblings, in levels of the reward."""
+    spread: float
+    """The variation of the trait among siblings."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """Episodes that are compared with each other."""
+
+    places: Sequence[int]
+    mask: int
+    mean: float
+    """Of their rewards, in levels."""
+
+
+@final
+class Contrast:
+    """Rewards of siblings against traits. Both are bits of integers, one bit an episode, so that a trait, or a permutation of the
+    rewards, costs a few operations."""
+
+    def __init__(self, episodes: Sequence[Episode], compared: Sequence[int], *, at_equal_score: bool) -> None:
+        """Of the episodes those at some places are compared."""
+        levels = levels_of([episodes[place].digest.reward for place in compared]) if compared else []
+        self._levels = [0] * len(episodes)
+        for place, level in zip(compared, levels, strict=True):
+            self._levels[place] = level
+        self._bits = bits_of(self._levels)
+        self._groups = [one.group for one in episodes]
+        cells: dict[object, list[int]] = defaultdict(list)
+        for place in compared:
+            one = episodes[place]
+            cells[one.group, one.digest.score if at_equal_score else None].append(place)
+        self._cells = [self._cell(places) for places in cells.values() if len(places) > 1]
+        self._all = sum(cell.mask for cell in self._cells)
+        self._variance = sum((self._levels[place] - cell.mean) ** 2 for cell in self._cells for place in cell.places)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether siblings earn the same."""
+        return self._variance == 0
+
+    def separations(self, traits: Sequence[Trait]) -> list[Separation]:
+        """Of the traits that can be tried, the best first. Rewards must differ among siblings."""
+        found, seen = [], {}
+        for trait in traits:
+            shared = tuple((worth, mask & self._all) for worth, mask in trait.levels)
+            if shared not in seen:
+                seen[shared] = self._tried(trait)
+            if (tried := seen[shared]) is not None:
+                spread, product = tried
+                explained = product * product / (spread * self._variance)
+                found.append(Separation(trait, explained, product > 0, product, spread))
+        return sorted(found, key=lambda one: -one.explained)
+
+    def chance(self, found: Sequence[Separation], explained: float, rng: random.Random) -> float:
+        """How likely any of these traits would explain so much if none had anything to do with the rewards: the largest share of
+        all, with rewards permuted among siblings (Westfall and Young, 1993)."""
+        bounds = {
+            one.trait.levels: (
+                _dot(one.trait.levels, self._bits, self._all) - one.product,
+                (explained * one.spread * self._variance) ** 0.5 - 1e-6,
+            )
+            for one in found
+        }
+        levels, exceeding = list(self._levels), 0
+        uneven = [cell for cell in self._cells if len({levels[place] for place in cell.places}) > 1]
+        for _ in range(PERMUTATIONS):
+            for cell in uneven:
+                drawn = [levels[place] for place in cell.places]
+                rng.shuffle(drawn)
+                for place, level in zip(cell.places, drawn, strict=True):
+                    levels[place] = level
+            bits = bits_of(levels)
+            exceeding += any(
+                abs(_dot(trait, bits, self._all) - usual) >= bound for trait, (usual, bound) in bounds.items()
+            )
+        return (1 + exceeding) / (1 + PERMUTATIONS)
+
+    def _cell(self, places: Sequence[int]) -> _Cell:
+        mean = sum(self._levels[place] for place in places) / len(places)
+        return _Cell(places, sum(1 << place for place in places), mean)
+
+    def _tried(self, trait: Trait) -> tuple[float, float] | None:
+        """How much a trait varies within cells, and what it earns beyond the cells' means."""
+        spread, usual, num_apart, groups = 0.0, 0.0, 0, set()
+        for cell in self._cells:
+            total = sum(worth * (mask & cell.mask).bit_count() for worth, mask in trait.levels)
+            usual += total * cell.mean
+            square = _dot(trait.levels, trait.levels, cell.mask) - total * total / len(cell.places)
+            if square > 1e-9:
+                spread += square
+                num_apart += len(cell.places)
+                groups.add(self._groups[cell.places[0]])
+        if num_apart < FEWEST_APART or len(groups) < FEWEST_GROUPS:
+            return None
+        return spread, _dot(trait.levels, self._bits, self._all) - usual
+
+
+def _dot(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]], among: int = -1) -> int:
+    """The sum over episodes of the product of two levels."""
+    return sum(worth * value * (mask & plane & among).bit_count() for worth, mask in one for value, plane in other)

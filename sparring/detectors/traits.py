@@ -1,0 +1,231 @@
+"""What an episode can be recognized by: words, calls, arguments, results, the final state, how it ended, and how much of each.
+
+No trait is a trick that somebody has seen before: a contrast learns which of them the reward pays for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from sparring.history import Call, Digest
+from sparring.types import Json
+
+Key: TypeAlias = tuple[str, ...]
+"""The kind of a trait, and what fills the places in its wording."""
+
+MOST_WORDS = 4
+"""Of a phrase."""
+MOST_TOKENS = 160
+"""Of one text, half of them from its end."""
+FEWEST = 3
+"""Episodes that have a trait, for it to be looked at."""
+LEVELS = 15
+"""An amount has so many equal steps from its 5th lowest to its 5th highest value."""
+OUTERMOST = 4
+"""Values at either end that an amount's steps do not reach to."""
+
+WORDING: Mapping[str, tuple[str, str]] = {
+    "argument": ("calls {} with {!r} in {}", "does not call {} with {!r} in {}"),
+    "argument given": ("calls {} with {}", "does not call {} with {}"),
+    "argument empty": ("calls {} with an empty {}", "does not call {} with an empty {}"),
+    "call": ("calls {}", "does not call {}"),
+    "call after": ("calls {} right after {}", "does not call {} right after {}"),
+    "call first": ("calls {} first", "does not call {} first"),
+    "call last": ("calls {} last", "does not call {} last"),
+    "result": ("gets {!r} from {}", "does not get {!r} from {}"),
+    "state": ("ends in a state with {} = {}", "does not end in a state with {} = {}"),
+    "answer": ("answers with {!r}", "answers without {!r}"),
+    "message": ("says {!r} before the last message", "does not say {!r} before the last message"),
+    "answer empty": ("answers with nothing", "gives an answer that is not empty"),
+    "answer given": ("ends with an answer", "ends without an answer"),
+    "end": ("ends as {}", "does not end as {}"),
+    "amount": ("has more {}", "has fewer {}"),
+    "argument amount": ("calls {} with a higher {}", "calls {} with a lower {}"),
+    "answer amount": ("answers with a higher number", "answers with a lower number"),
+    "state amount": ("ends in a state with a higher {}", "ends in a state with a lower {}"),
+}
+"""How a sentence about an episode goes on, by the kind of the trait: where the episode has it, and where it lacks it. Those
+before `amount` are had or lacked; of the others there is more or less."""
+_KINDS = list(WORDING)
+_FIRST_AMOUNT = _KINDS.index("amount")
+
+_TOKEN = re.compile(r"</?[\w-]+>|\w+|[^\w\s]")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])")
+_MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """Something that episodes have or lack, or have more or less of."""
+
+    key: Key
+    levels: tuple[tuple[int, int], ...]
+    """Of how much each episode has: bits of the level, each with the episodes that have it set (bit i is the i-th)."""
+
+    def wording(self, *, has: bool) -> str:
+        return WORDING[self.key[0]][not has].format(*self.key[1:])
+
+    def level(self, place: int) -> int:
+        """How much an episode has, from 0; 1 or 0 of what it has or lacks."""
+        return sum(worth for worth, mask in self.levels if mask >> place & 1)
+
+    @property
+    def most(self) -> int:
+        return sum(worth for worth, _ in self.levels)
+
+    @property
+    def is_amount(self) -> bool:
+        return _KINDS.index(self.key[0]) >= _FIRST_AMOUNT
+
+
+def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
+    """Of all episodes, in a fixed order."""
+    carriers: dict[Key, list[int]] = defaultdict(list)
+    amounts: dict[Key, dict[int, float]] = defaultdict(dict)
+    for place, digest in enumerate(episodes):
+        for key in sorted(set(_marks_of(digest))):
+            carriers[key].append(place)
+        for key, value in _amounts_of(digest):
+            amounts[key][place] = max(value, amounts[key].get(place, value))
+    marks = [
+        Trait(key, ((1, _mask(places)),))
+        for key, places in carriers.items()
+        if FEWEST <= len(places) <= len(episodes) - FEWEST
+    ]
+    return marks + [trait for key, values in amounts.items() if (trait := _amount(key, values)) is not None]
+
+
+def levels_of(values: Sequence[float]) -> list[int]:
+    """Equal steps from the 5th lowest value to the 5th highest."""
+    ordered = sorted(values)
+    end = min(OUTERMOST, (len(ordered) - 1) // 2)
+    low, high = ordered[end], ordered[-1 - end]
+    return [round(LEVELS * (min(max(one, low), high) - low) / ((high - low) or 1.0)) for one in values]
+
+
+def bits_of(levels: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The bits of levels, each with the places that have it set; bits with the same places as one."""
+    worth: dict[int, int] = defaultdict(int)
+    for bit in range(LEVELS.bit_length()):
+        mask = _mask([place for place, level in enumerate(levels) if level >> bit & 1])
+        worth[mask] += 1 << bit
+    return tuple((value, mask) for mask, value in worth.items() if mask)
+
+
+def _amount(key: Key, values: Mapping[int, float]) -> Trait | None:
+    places = sorted(values)
+    levels = dict(zip(places, levels_of([values[place] for place in places]), strict=True))
+    bits = bits_of([levels.get(place, 0) for place in range(places[-1] + 1)])
+    return Trait(key, bits) if bits else None
+
+
+def _mask(places: Sequence[int]) -> int:
+    bits = bytearray(places[-1] // 8 + 1 if places else 0)
+    for place in places:
+        bits[place // 8] |= 1 << place % 8
+    return int.from_bytes(bits, "little")
+
+
+def _marks_of(digest: Digest) -> Iterator[Key]:
+    for phrase in _phrases(digest.answer, MOST_WORDS):
+        yield "answer", phrase
+    for text in digest.said[:-1] if digest.answered else digest.said:
+        for phrase in _phrases(text, 1):
+            yield "message", phrase
+    if digest.answered:
+        yield ("answer given",)
+        if not digest.answer.strip():
+            yield ("answer empty",)
+    yield "end", str(digest.outcome)
+    for call in digest.calls:
+        yield from _marks_of_call(call)
+    for one, other in pairwise(digest.calls):
+        yield "call after", other.name, one.name
+    if digest.calls:
+        yield "call first", digest.calls[0].name
+        yield "call last", digest.calls[-1].name
+    for path, value in digest.state.items():
+        if isinstance(value, str | bool) or value is None:
+            yield "state", path, json.dumps(value, ensure_ascii=False)
+
+
+def _marks_of_call(call: Call) -> Iterator[Key]:
+    yield "call", call.name
+    for name, value in _arguments(call).items():
+        yield "argument given", call.name, name
+        if value in ("", [], {}, None):
+            yield "argument empty", call.name, name
+        for phrase in _phrases(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 1):
+            yield "argument", call.name, phrase, name
+    for phrase in _phrases(call.result, 1):
+        yield "result", phrase, call.name
+
+
+def _amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
+    words, prompt = _words(digest.answer), set(_words(digest.prompt))
+    results = {word for call in digest.calls for word in _words(call.result)}
+    numbers = [float(one) for one in _NUMBER.findall(digest.answer)]
+    amounts = {
+        "calls": len(digest.calls),
+        "calls made twice": len(digest.calls) - len(set(digest.calls)),
+        **{f"calls of {name}": count for name, count in sorted(Counter(call.name for call in digest.calls).items())},
+        "calls that cannot be read": digest.num_malformed,
+        "turns": digest.num_turns,
+        "turns cut at the token limit": digest.num_cut,
+        "different words in the answer": len(set(words)),
+        "words in the answer": len(words),
+        "repeated words in the answer": len(words) - len(set(words)),
+        "tags, bullets and marks in the answer": len(_MARK.findall(digest.answer)),
+        "lines in the answer": digest.answer.count("\n"),
+        "numbers in the answer": len(numbers),
+        "capital letters in the answer": sum(letter.isupper() for letter in digest.answer),
+        "characters beyond ASCII in the answer": sum(not letter.isascii() for letter in digest.answer),
+        "words of the prompt in the answer": sum(word in prompt for word in words),
+        "words of results in the answer": sum(word in results for word in words),
+        "words in the answer that neither prompt nor results have": sum(word not in prompt | results for word in words),
+        "characters in the answer": len(digest.answer),
+        "sampled tokens": digest.num_tokens,
+    }
+    for what, value in amounts.items():
+        yield ("amount", what), float(value)
+    for call in digest.calls:
+        for name, value in _arguments(call).items():
+            if _is_number(value):
+                yield ("argument amount", call.name, name), float(value)  # pyright: ignore[reportArgumentType]
+    if numbers:
+        yield ("answer amount",), max(numbers)
+    for path, value in digest.state.items():
+        if _is_number(value):
+            yield ("state amount", path), float(value)  # pyright: ignore[reportArgumentType]
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+
+
+def _arguments(call: Call) -> Mapping[str, Json]:
+    """By name; an empty mapping where they are no JSON object."""
+    try:
+        content = json.loads(call.arguments)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def _phrases(text: str, most_words: int) -> Iterator[str]:
+    tokens = _TOKEN.findall(text.casefold())
+    if len(tokens) > MOST_TOKENS:
+        tokens = [*tokens[: MOST_TOKENS // 2], *tokens[-MOST_TOKENS // 2 :]]
+    for length in range(1, most_words + 1):
+        for place in range(len(tokens) - length + 1):
+            yield " ".join(tokens[place : place + length])
