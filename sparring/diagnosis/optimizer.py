@@ -34,7 +34,8 @@ DROWNED = 1e-3
 @symptom("optimizer.updates_too_large")
 def updates_too_large(observed: Observed) -> Iterable[Finding]:
     """An update changed the weights by a twentieth of their norm or more, and the policy is worse since, or another one by its
-    entropy: what follows, turns without an end and calls that cannot be read among it, is a consequence."""
+    entropy: what follows, turns without an end and calls that cannot be read among it, is a consequence. A warning where most
+    updates are so large and nothing is gained by them."""
     sizes = [(one.step, one.metrics["training/update_size"]) for one in observed.trained if _was_updated(one.metrics)]
     first = next((step for step, size in sizes if size >= LARGE), None)
     if first is None:
@@ -55,14 +56,17 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
     }
     change = _times(entropies, first, [one.step for one in since])
     is_another = change is not None and not 1 / ANOTHER < change < ANOTHER
+    has_risen = lost <= -LIKELY * error
     # The policy of one step may have been lucky; one of another entropy that is not better was not improved.
-    if not (lost > SURE * error or (is_another and lost > -LIKELY * error)):
+    is_destroyed = lost > SURE * error or (is_another and not has_risen)
+    is_idle = len(since) == LATE_STEPS and median(size for _, size in sizes) >= LARGE and not has_risen
+    if observed.is_solved or not (is_destroyed or is_idle):
         return
     rate, size = observed.config.optimizer.learning_rate, max(size for _, size in sizes)
     lower = float(f"{rate * USUAL / size:.0e}")
     yield Finding(
         rule="optimizer.updates_too_large",
-        severity=Severity.ERROR,
+        severity=Severity.ERROR if is_destroyed else Severity.WARNING,
         symptom=f"the update of step {first} changed the weights by {dict(sizes)[first]:.0%} of their norm, and since then the "
         f"reward is {left.value:.2f}, not {fall.value:.2f}.",
         evidence={

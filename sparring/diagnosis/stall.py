@@ -225,7 +225,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         return
     values = observed.series("rollout/reward/mean")
     lowest = observed.series("rollout/reward/min")
-    if len(values) < 3 * WINDOW or not lowest:
+    if len(values) < 2 * WINDOW + SHORT_WINDOW or not lowest:
         return
     floor = min(lowest)
     now = fmean(values[-WINDOW:]) - floor

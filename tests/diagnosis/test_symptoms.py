@@ -365,6 +365,18 @@ def test_what_validation_contradicts_is_not_solved() -> None:
     assert run(0.99, validations={0: 0.3, 10: 0.5}).is_solved  # of a step long ago, in a run that trains
 
 
+def test_large_updates_that_gain_nothing_are_a_warning() -> None:
+    large = updated(update_size=lambda step: 0.1, entropy=lambda step: 0.3)
+    first = diagnosed("runs/x", run(0.4, steps=8, seed=1, metrics=large)).first
+    assert first is not None
+    assert (first.rule, first.severity) == ("optimizer.updates_too_large", Severity.WARNING)
+
+
+def test_a_collapse_of_twelve_steps_is_named() -> None:
+    fallen = run(lambda step, task: 0.6 if step <= 4 else 0.0, steps=12)
+    assert said(fallen)["stall.collapse"].settings == {"optimizer.learning_rate": 1e-5}
+
+
 def test_updates_that_leave_every_log_probability_are_named_with_what_holds_them_back() -> None:
     def still(*more: str, rate: float = 4e-5) -> Mapping[str, object]:
         moved = updated(probe_change=lambda step: 1e-6, update_size=lambda step: 1e-7, learning_rate=lambda step: rate)
