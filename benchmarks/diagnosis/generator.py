@@ -68,7 +68,8 @@ class Outcome:
         rate = first.settings.get("optimizer.learning_rate")
         if rate is None or fault.is_rate_lower is None:
             return True
-        return (float(str(rate)) < _rate_of(self.cell)) == fault.is_rate_lower
+        planted = _rate_of(self.cell)
+        return planted is not None and (float(str(rate)) < planted) == fault.is_rate_lower
 
     def row(self) -> dict[str, Any]:
         first = self.found.first
@@ -82,8 +83,10 @@ class Outcome:
         }
 
 
-def _rate_of(cell: Cell) -> float:
-    return next(float(one.partition("=")[2]) for one in cell.overrides if one.startswith("optimizer.learning_rate="))
+def _rate_of(cell: Cell) -> float | None:
+    """The learning rate that was planted; None where the fault is another."""
+    rates = [float(one.partition("=")[2]) for one in cell.overrides if one.startswith("optimizer.learning_rate=")]
+    return rates[-1] if rates else None
 
 
 def sparring(recipe: str, *arguments: str) -> int:

@@ -56,6 +56,8 @@ def test_a_change_is_right_by_its_key_and_its_direction_and_words_by_their_rule(
     assert not is_right("rate_high-x100-number_guess", "stall.nothing_moves", **{"optimizer.learning_rate": 1.0})
     assert not is_right("rate_high-x100-number_guess", "optimizer.updates_too_large")
     assert not is_right("rate_low-x0.01-number_guess", "stall.collapse", **{"optimizer.learning_rate": 1e-7})
+    assert not is_right("frozen-eps-number_guess", "stall.nothing_moves", **{"optimizer.learning_rate": 1.0})
+    assert is_right("frozen-eps-number_guess", "stall.nothing_moves", **{"optimizer.adam_eps": 1e-8})
     assert is_right("reward_constant-1-number_guess", "reward.constant")
     assert not is_right("reward_constant-1-number_guess", "stall.flat_from_start")
     assert not is_right("reward_constant-1-number_guess", None)
