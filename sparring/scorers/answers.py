@@ -18,7 +18,8 @@ def last_text(trajectory: Trajectory) -> str | None:
 
 
 def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
-    """What stands in the one `tag` of the last message; None when there is none, more than one, or it is quoted as code."""
+    """What stands in the one `tag` of the last message; None when there is none, more than one, or it is quoted as code or in a
+    tool call that is text."""
     text = last_text(trajectory) or ""
     if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
         return None
@@ -28,8 +29,8 @@ def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
 
 
 def _is_code(before: str, after: str) -> bool:
-    """Whether what stands between these is in a fenced block, or in backticks on its line."""
-    if (before.count("```") + before.count("~~~")) % 2:
+    """Whether what stands between these is in a fenced block, in a tool call that is text, or in backticks on its line."""
+    if (before.count("```") + before.count("~~~")) % 2 or before.count("<tool_call>") > before.count("</tool_call>"):
         return True
     # One backtick or several open a quotation, and as many close it.
     opened = Counter(re.findall("`+", before.rpartition("\n")[2]))
