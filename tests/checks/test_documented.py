@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from sparring.checks import CHECKS
+from tests.checks.judge import judged
+from tests.checks.test_blind import SLOW
 from tests.checks.test_planted import findings
 from tests.test_examples import ROOT, blocks
 
@@ -231,7 +235,7 @@ def reward(trajectory):
 from sparring.scorers import exact_match
 scorer = exact_match(None, "answer")
 """,
-    "Orders": lambda: block("environments.md", "class Orders(StatefulEnvironment)") + """
+    "Orders": lambda: block("environments.md", "class Orders(StatefulEnvironment)").partition("\ntask = ")[0] + """
 
 class Desk(Orders):
     def final_state(self):
@@ -267,3 +271,72 @@ def test_what_a_page_shows_passes_the_check(name: str, tmp_path: Path) -> None:
     assert [one for one in found if one[0] == "error"] == []
     # The rewards that are written here are stricter than the scorers about what stands around an answer.
     assert {rule for severity, rule, _ in found if severity == "warning"} <= {"reward.mutations"}
+
+
+LONG = {"environment.leaks", "environment.twins", "environment.clock", "environment.randomness", "environment.close"}
+"""Rules that play many episodes, which `tests/checks/blind_clean` has."""
+
+
+def environment_recipe(folder: Path, code: str, *, target: str, more: str = "") -> str:
+    folder.mkdir()
+    paid = "\n\ndef paid(trajectory):\n    return 0.0\n"
+    (folder / "environment.py").write_text(TASKS + code + paid, "utf-8")
+    recipe = RECIPE.replace("environment:Desk", f"environment:{target}").partition("[reward]")[0]
+    recipe += "[reward]\nreward = 'environment:paid'\n"
+    (folder / "recipe.toml").write_text(recipe + more, "utf-8")
+    return str(folder)
+
+
+ASKED = """
+
+def one(task_id, rng):
+    fields = {fields}
+    message = {{"role": "user", "content": f"Case {{task_id}}: {prompt}"}}
+    return Task(id=task_id, messages=(message,), fields=fields)
+"""
+
+
+def test_every_environment_of_its_page_passes_the_rules_on_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, weather = "environments.md", block("environments.md", "class Weather(ReplayEnvironment")
+    monkeypatch.chdir(tmp_path)
+    exec(weather, {"__name__": "recording"})
+    weather = re.sub(r"(?m)^(calls = |Fixtures\.record|assert ).*\n", "", weather)
+    weather = weather.replace('"fixtures/weather.jsonl"', "Path(__file__).parents[1] / 'fixtures/weather.jsonl'")
+    restaurant = block(page, "class Restaurant(Environment)")
+    folders = [
+        environment_recipe(
+            tmp_path / "weather", "from pathlib import Path\n" + weather
+            + ASKED.format(fields="{'city': rng.choice(('Rome', 'Oslo'))}", prompt="the weather in {fields['city']}"),
+            target="Weather",
+        ),
+        environment_recipe(
+            tmp_path / "hotels", block(page, "class Hotels(Environment)")
+            + ASKED.format(fields="{'stars': rng.randint(1, 5)}", prompt="hotels with {fields['stars']} stars"),
+            target="Hotels",
+        ),
+        environment_recipe(
+            tmp_path / "restaurant", restaurant
+            + ASKED.format(fields="{'wish': rng.choice(('soup', 'rice', 'fish'))}", prompt="serve the customer"),
+            target="Restaurant", more="[policies.customer]\nmax_tokens = 128\n",
+        ),
+        environment_recipe(
+            tmp_path / "books", block(page, "class Books(PythonTool, SqlTool)")
+            + ASKED.format(
+                fields="{'sales': [{'title': t, 'copies': rng.randint(1, 9)} for t in ('Emma', 'Dune')]}",
+                prompt="how many books were sold?",
+            ),
+            target="Books",
+        ),
+        environment_recipe(tmp_path / "library", RECIPES["Library"](), target="Desk"),
+        environment_recipe(tmp_path / "orders", RECIPES["Orders"](), target="Desk"),
+    ]  # fmt: skip
+    rules = [name for name, one in CHECKS.items() if one.family == "environment" and name not in SLOW | LONG]
+    asked = [{"folder": folder, "rule": rule, "options": {}} for folder in folders for rule in rules]
+    verdicts = zip(asked, judged(asked), strict=True)
+    found = [
+        (Path(one["folder"]).name, verdict) for one, verdict in verdicts
+        if verdict["state"] == "undecided" or any(finding["severity"] == "error" for finding in verdict["findings"])
+    ]  # fmt: skip
+    assert found == []
