@@ -28,6 +28,8 @@ UNSET = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=sys.maxsize)
 """Sampling of which nothing is sent: the endpoint does as it does by default."""
 
 _CONNECT_SECONDS = 10.0
+_MOST_TOKENS = 1 << 40
+"""More than any answer takes; an endpoint that reports more is not believed."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _PASSING = frozenset({408, 409, 425, 429})
@@ -303,15 +305,28 @@ class _Heard:
             known["id"] = known["id"] or call.get("id") or ""
             known["name"] += function.get("name") or ""
             known["arguments"] += function.get("arguments") or ""
-        usage = around.get("usage")
-        if usage:
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-            self.usage = Usage(
-                num_prompt_tokens=int(usage["prompt_tokens"]),
-                num_sampled_tokens=int(usage["completion_tokens"]),
-                num_cached_tokens=None if cached is None else int(cached),
-            )
+        self.usage = _usage(around.get("usage")) or self.usage
         self._finish = finish or self._finish
+
+
+def _usage(said: Any) -> Usage | None:
+    """What an endpoint reports that an answer took; None where that is nothing, or no number of tokens: it is unknown then."""
+    if not isinstance(said, Mapping):
+        return None
+    details = said.get("prompt_tokens_details")
+    read, sampled = _num_tokens(said.get("prompt_tokens")), _num_tokens(said.get("completion_tokens"))
+    cached = _num_tokens(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    if read is None or sampled is None:
+        return None
+    return Usage(
+        num_prompt_tokens=read, num_sampled_tokens=sampled,
+        num_cached_tokens=None if cached is None or cached > read else cached,
+    )  # fmt: skip
+
+
+def _num_tokens(value: Any) -> int | None:
+    is_count = type(value) in (int, float) and 0 <= value <= _MOST_TOKENS and value == int(value)
+    return int(value) if is_count else None
 
 
 def _plain(message: Message) -> dict[str, Json]:

@@ -127,6 +127,26 @@ def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: b
     assert "".join(one["content"] for one in deltas) == ("Größe:" if streams else "")
 
 
+@pytest.mark.parametrize(
+    ("said", "usage"),
+    [
+        ({"prompt_tokens": 10**30, "completion_tokens": 1}, None),
+        ({"prompt_tokens": -5, "completion_tokens": 1}, None),
+        ({"prompt_tokens": True, "completion_tokens": 1}, None),
+        ({"prompt_tokens": 3}, None),
+        (["many"], None),
+        ({"prompt_tokens": 3.0, "completion_tokens": 1}, Usage(num_prompt_tokens=3, num_sampled_tokens=1)),
+        (
+            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
+            Usage(num_prompt_tokens=3, num_sampled_tokens=1),
+        ),
+    ],
+)
+def test_what_cannot_be_a_number_of_tokens_is_unknown(said: Any, usage: Usage | None) -> None:
+    answer, _ = asked(Endpoint(JSONResponse({**DONE, "usage": said})), lambda engine: engine.answer(request()))
+    assert answer.usage == usage
+
+
 def test_sampling_tools_stops_and_seed_are_sent_and_the_key_only_as_bearer() -> None:
     endpoint = Endpoint(JSONResponse(DONE))
     sent = request(
