@@ -14,7 +14,7 @@ from sparring.checks.graded import Aspect
 from sparring.checks.mutations import naming_all, other_parts
 from sparring.checks.scripted import Asked, ScriptedPolicy, saying
 from sparring.checks.scripts import at_once, busy, copying, guessing, never_answering
-from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
+from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, JudgeOutageError, Subject, UndecidedError
 from sparring.environments import answer
 from sparring.types import Json, Message, Task, Trajectory
 
@@ -93,11 +93,13 @@ async def episodes_of(subject: Subject, name: str) -> list[Episode]:
 
 
 async def all_episodes(subject: Subject) -> list[Episode]:
-    """Those of every policy. What the world failed over is left out."""
+    """Those of every policy. What the environment failed over is left out. Raises JudgeOutageError."""
     episodes: list[Episode] = []
     for name in (*POLICIES, "example"):
         try:
             episodes += await episodes_of(subject, name)
+        except JudgeOutageError:
+            raise
         except UndecidedError:
             continue
     return episodes

@@ -11,9 +11,8 @@ from weakref import WeakKeyDictionary
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
 from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects
 from sparring.checks.scripted import ScriptedPolicy, saying
-from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
 from sparring.environments import Environment, answer
-from sparring.plugins import call
 from sparring.types import Json, Message, Outcome, Sampling, StopReason, Task, Trajectory, Turn
 
 NUM_READ = 8
@@ -161,7 +160,7 @@ async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
     """Whether the scorer (or the reward, where there is none) gives all there is. A judge that fails gives nothing."""
     try:
         judged = await subject.judge(trajectory)
-    except UndecidedError:
+    except JudgeFailedError:
         return False
     total = judged.score if subject.scorer is not None else judged.reward.total if judged.reward is not None else None
     return total is not None and total >= 1.0
@@ -172,16 +171,17 @@ async def _reads(
 ) -> tuple[frozenset[tuple[str, ...]], frozenset[tuple[str, ...]]]:
     read: set[tuple[str, ...]] = set()
     missed: set[tuple[str, ...]] = set()
+    judges: tuple[tuple[JudgeName, object], ...] = (("reward", subject.reward), ("scorer", subject.scorer))
     for gold in [*(one for one in golds if one.task.id in right), *golds[:NUM_READ]]:
-        for judge in (subject.reward, subject.scorer):
+        for name, judge in judges:
             if judge is not None:
                 fields = ReadFields(gold.task.fields)
-                # What it raises is the business of the rules on the reward.
+                # A failure is the business of the rules on the reward.
                 task = replace(gold.task, fields=fields)
                 played = right.get(gold.task.id)
                 read_by = as_trajectory(task, gold.answer) if played is None else replace(played, task=task)
-                with suppress(Exception):
-                    await call(judge, read_by)
+                with suppress(JudgeFailedError):
+                    await subject.ask_judge(name, read_by)
                 read |= fields.read
                 missed |= fields.missed
     return frozenset(read), frozenset(missed)

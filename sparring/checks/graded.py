@@ -8,11 +8,8 @@ from enum import Enum
 from typing import Any
 
 from sparring.checks.answers import canonical, opening_of, text_of
-from sparring.checks.subject import JudgeName, Subject, UndecidedError
+from sparring.checks.subject import JudgeFailedError, JudgeName, Subject
 from sparring.environments import answer
-from sparring.errors import InfrastructureError, RewardError
-from sparring.rewards.rules import evaluate_reward
-from sparring.scorers.score import evaluate_score
 from sparring.types import Message, Trajectory
 
 NUM_PROBED = 3
@@ -63,16 +60,12 @@ def _changes(trajectory: Trajectory, others: Sequence[Trajectory]) -> Iterator[t
 
 
 async def _grade(subject: Subject, judge: JudgeName, trajectory: Trajectory) -> float | None:
-    """What this judge alone gives; None where it fails."""
-    what = f"the {judge} of {trajectory.id}"
+    """What this judge alone gives; None where it fails. Raises JudgeOutageError."""
     try:
-        if judge == "scorer":
-            assert subject.scorer is not None, "there is no scorer to ask"
-            return (await subject.watch.call(what, evaluate_score, subject.scorer, trajectory)).value
-        assert subject.reward is not None, "there is no reward to ask"
-        return (await subject.watch.call(what, evaluate_reward, subject.reward, trajectory)).total
-    except (RewardError, InfrastructureError, UndecidedError):
+        grade = await subject.ask_judge(judge, trajectory)
+    except JudgeFailedError:
         return None
+    return grade.value if judge == "scorer" else grade.total
 
 
 def with_last(trajectory: Trajectory, message: Message) -> Trajectory:

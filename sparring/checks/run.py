@@ -99,6 +99,15 @@ def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
         )
 
 
+def _raise_refusal(line: Mapping[str, Any]) -> None:
+    """Raise the error with which a process gave up, if this line reports one."""
+    if "refused" in line:
+        kind = getattr(errors, line["kind"], SparringError)
+        error = SparringError.__new__(kind)
+        Exception.__init__(error, line["refused"])
+        raise error
+
+
 @contextmanager
 def _private_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="sparring-check-"))
@@ -150,11 +159,7 @@ class _Run:
                     f"{self._recipe} could not be loaded: {stopped.reason}. Code that a recipe names must be importable and "
                     "return; mend it and try again."
                 ) from None
-            if "refused" in line:
-                kind = getattr(errors, line["kind"], SparringError)
-                error = SparringError.__new__(kind)
-                Exception.__init__(error, line["refused"])
-                raise error
+            _raise_refusal(line)
             slowness = line["slowness"]
             self._deadline = max(self._deadline, self._began + self._seconds * slowness)
             while left:
@@ -169,6 +174,7 @@ class _Run:
                     raise
                 finally:
                     del left[name]
+                _raise_refusal(end)
                 self.findings += [Finding(**{**one, "severity": Severity(one["severity"])}) for one in end["findings"]]
                 self.checked.append(Checked(**end["checked"]))
             self.measured = worker.line(until=self._deadline)["measured"]

@@ -7,6 +7,7 @@ import hashlib
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from sparring.environments import Environment, opened
 from sparring.environments.tools import Tool
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
 from sparring.protocols import Chat, RewardFunction, Scorer
+from sparring.rewards.judge import verdicts_due
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.score import evaluate_score
 from sparring.tracking.recipe_files import folder_of
@@ -33,6 +35,8 @@ NUM_SAMPLED = 8
 """Training tasks that are played; each rule plays them with few policies."""
 NUM_LOOKED_AT = 512
 """Training tasks that are read for values."""
+_SHARE_FOR_VERDICTS = 0.9
+"""Of the time that a call may take: what is left lets a judge report why its model did not answer."""
 EXPERT = "expert"
 JudgeName: TypeAlias = Literal["reward", "scorer"]
 
@@ -47,6 +51,10 @@ class JudgeFailedError(UndecidedError):
     def __init__(self, failure: str, *, judge: JudgeName) -> None:
         super().__init__(failure)
         self.judge: JudgeName = judge
+
+
+class JudgeOutageError(UndecidedError):
+    """What the reward or the scorer asks (a model, a sandbox) does not answer, which says nothing of an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,7 @@ class Subject:
         self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
         self._experts: dict[str, ScriptedPolicy] = {}
         self._judged: dict[tuple[str, str, int], Trajectory] = {}
+        self._outages: dict[JudgeName, JudgeOutageError] = {}
         self._make_environment: Callable[[], Environment] | None = None
         self.environment_class: type[Environment] | None = None
         with self.watch.loading("importing the recipe's code"):
@@ -234,22 +243,38 @@ class Subject:
         )  # fmt: skip
 
     async def judge(self, trajectory: Trajectory) -> Trajectory:
-        """With reward and score, as far as the recipe names them. Raises JudgeFailedError when one fails."""
-        judge: JudgeName = "reward"
+        """With reward and score, as far as the recipe names them. Raises what `ask_judge` raises."""
+        reward = None if self.reward is None else await self.ask_judge("reward", trajectory)
+        score = None if self.scorer is None else await self.ask_judge("scorer", trajectory)
+        return replace(
+            trajectory,
+            reward=reward,
+            score=None if score is None else score.value,
+            score_parts={} if score is None else score.parts,
+        )
+
+    async def ask_judge(self, judge: JudgeName, trajectory: Trajectory) -> Any:
+        """What the reward or the scorer returns for an episode, checked.
+
+        Raises JudgeFailedError when that is no usable number or does not come in time, and JudgeOutageError when something
+        that it asks does not answer, which is not asked again. ServiceError (a refused key) passes: it ends the check.
+        """
+        if judge in self._outages:
+            raise self._outages[judge]
+        evaluate, function = (evaluate_reward, self.reward) if judge == "reward" else (evaluate_score, self.scorer)
+
+        async def evaluated() -> Any:
+            try:
+                return await evaluate(function, trajectory)  # type: ignore[arg-type]
+            except InfrastructureError as error:
+                self._outages[judge] = JudgeOutageError(f"the {judge} gave no answer: {error}")
+                raise self._outages[judge] from error
+
         try:
-            reward = None
-            if self.reward is not None:
-                what = f"the reward of {trajectory.id}"
-                reward = await self.watch.call(what, evaluate_reward, self.reward, trajectory)
-            score, parts = None, {}
-            if self.scorer is not None:
-                judge = "scorer"
-                what = f"the scorer of {trajectory.id}"
-                judged = await self.watch.call(what, evaluate_score, self.scorer, trajectory)
-                score, parts = judged.value, judged.parts
+            with verdicts_due(time.monotonic() + _SHARE_FOR_VERDICTS * self.watch.seconds):
+                return await self.watch.call(f"the {judge} of {trajectory.id}", evaluated)
         except (RewardError, InfrastructureError) as error:
             raise JudgeFailedError(str(error), judge=judge) from error
-        return replace(trajectory, reward=reward, score=score, score_parts=parts)
 
     async def measured(self) -> dict[str, Json]:
         """What was counted, for the report."""

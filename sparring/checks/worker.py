@@ -61,7 +61,11 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     tell(loaded=True, slowness=slowness)
     for name in request["rules"]:
         tell(begin=name)
-        found, checked = await ask(CHECKS[name], subject)
+        try:
+            found, checked = await ask(CHECKS[name], subject)
+        except SparringError as error:
+            tell(refused=str(error), kind=type(error).__name__)
+            return
         tell(end=name, findings=[finding.as_json() for finding in found], checked=asdict(checked))
     tell(measured=await subject.measured())
 

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
@@ -43,6 +45,19 @@ _MOST_REPEATED = 2_000
 """Characters of a reply that is no verdict which the judge reads again."""
 _MOST_REMEMBERED = 10_000
 """Verdicts that a judge remembers."""
+
+
+_due: ContextVar[float | None] = ContextVar("verdicts_due", default=None)
+
+
+@contextmanager
+def verdicts_due(at: float) -> Iterator[None]:
+    """Judges that are asked within give up at this reading of `time.monotonic`, and report why their model did not answer."""
+    token = _due.set(at)
+    try:
+        yield
+    finally:
+        _due.reset(token)
 
 
 def question_and_answer(reference: str | None = None) -> Shown:
@@ -168,7 +183,7 @@ class Judge:
             digest = hashlib.blake2b(f"{key}{attempt}".encode(), digest_size=4).digest()
             request = MessageRequest(
                 session_id=f"judge/{digest.hex()}", messages=messages, tools=(), sampling=self._sampling,
-                seed=int.from_bytes(digest), answer_format=self._format,
+                seed=int.from_bytes(digest), answer_format=self._format, deadline=_due.get(),
             )  # fmt: skip
             spent["judge/requests"] += 1
             try:

@@ -1,0 +1,114 @@
+"""Rewards and scorers that ask a model: an outage decides nothing, a refused key ends the check, and what it costs is reported."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sparring.cli import app
+
+HERE = Path(__file__).parent
+JUDGED = """
+from sparring.engines.openai import OpenAIEngine
+from sparring.rewards import Judge, question_and_answer
+
+judge = Judge(OpenAIEngine("{address}", "big"), {{"right": "The answer equals the reference."}}, shown=question_and_answer("answer"))
+
+
+async def reward(trajectory):
+    return await judge(trajectory)
+
+
+scorer = judge.score
+"""
+
+
+class Endpoint:
+    """A model that compares answer and reference exactly, unless it has another status than 200."""
+
+    def __init__(self) -> None:
+        self.status, self.num_asked = 200, 0
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                endpoint.num_asked += 1
+                lines = [line.partition(": ") for line in asked["messages"][1]["content"].split("\n")]
+                shown = {name: json.loads(text) for name, _, text in lines}
+                verdict = {"right": shown["reference"] in shown["answer"], "reason": "compared"}
+                choice = {"message": {"role": "assistant", "content": json.dumps(verdict)}, "finish_reason": "stop"}
+                answered = {"choices": [choice], "usage": {"prompt_tokens": 200, "completion_tokens": 10}}
+                refused = {"error": {"message": "Incorrect API key provided"}}
+                body = json.dumps(answered if endpoint.status == 200 else refused).encode()
+                self.send_response(endpoint.status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    started = Endpoint()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[[str], Path]:
+    """recipe(address) -> the clean recipe with a reward and a scorer that ask the model there."""
+
+    def written(address: str) -> Path:
+        shutil.copytree(HERE / "clean" / "library", tmp_path / "library", ignore=shutil.ignore_patterns("__pycache__"))
+        (tmp_path / "library" / "judging.py").write_text(JUDGED.format(address=address), "utf-8")
+        return tmp_path / "library"
+
+    return written
+
+
+def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    done = CliRunner().invoke(
+        app,
+        ["check", str(folder), "reward.reward=judging:reward", "reward.scorer=judging:scorer", *arguments, "--json"],
+    )
+    return done.exit_code, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.output
+
+
+def test_a_judge_that_is_down_leaves_its_rules_undecided_with_the_outage_named(recipe: Callable[[str], Path]) -> None:
+    closed = Endpoint()
+    closed.close()
+    code, report, output = check(recipe(closed.address), "--only", "reward")
+    assert code == 5, output
+    undecided = [one for one in report["checked"] if one["state"] == "undecided"]
+    assert {"reward.range", "reward.order", "reward.agreement", "reward.scorer"} <= {one["rule"] for one in undecided}
+    (finding,) = report["findings"]
+    assert "could not be decided" in finding["symptom"]
+    assert closed.address in finding["symptom"]
+    assert "ConnectError" in finding["symptom"]
+    assert "cannot be read" not in json.dumps(report)
+
+
+def test_a_judge_that_refuses_the_key_ends_the_check_with_exit_code_4(
+    endpoint: Endpoint, recipe: Callable[[str], Path]
+) -> None:
+    endpoint.status = 401
+    code, _, output = check(recipe(endpoint.address), "--only", "reward")
+    assert code == 4, output
+    assert "401: Incorrect API key provided" in output
+    assert endpoint.num_asked == 1
