@@ -306,7 +306,7 @@ class MultiTurnRLTrainer:
     async def _checked(self) -> CheckReport:
         """What can be seen without the model, before it is loaded. Raises GateError for errors."""
         with self._console.phase("checking the recipe"):
-            report = await asyncio.to_thread(gate.check_unloaded, self.recipe, self.overrides)
+            report = await asyncio.to_thread(gate.check_unloaded, self.recipe, self.overrides, self._console.announced)
         self._stop_on_errors(report)
         return report
 

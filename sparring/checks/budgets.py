@@ -214,9 +214,7 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     if not config.is_trainable or not subject.tasks.train:
         return ()
     max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
-    # The last step of the last epoch takes what is left.
-    groups = min(max_steps * batch, config.schedule.max_epochs * len(subject.tasks.train))
-    steps, episodes = math.ceil(groups / batch), groups * config.batch.group_size
+    steps, episodes = planned_episodes(subject)
     ends = (
         f" It ends after {steps} of {max_steps} steps: {config.schedule.max_epochs} passes over {len(subject.tasks.train)} tasks "
         f"fill no more batches of {batch}."
@@ -242,6 +240,14 @@ async def cost(subject: Subject) -> Iterable[Finding]:
             confirm="`timing_s/step` of the first steps, times the steps of the evidence.",
         )
     ]
+
+
+def planned_episodes(subject: Subject) -> tuple[int, int]:
+    """Steps and training episodes of the run. The last step of the last epoch takes what is left."""
+    config = subject.config
+    batch = config.batch.global_batch_size
+    groups = min(config.schedule.max_steps * batch, config.schedule.max_epochs * len(subject.tasks.train))
+    return math.ceil(groups / batch), groups * config.batch.group_size
 
 
 async def _measured_cost(subject: Subject, episodes: int, tokens: float) -> dict[str, Json]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -95,6 +96,8 @@ async def episodes_of(subject: Subject, name: str) -> list[Episode]:
 async def all_episodes(subject: Subject) -> list[Episode]:
     """Those of every policy. What the environment failed over is left out. Raises JudgeOutageError."""
     episodes: list[Episode] = []
+    if subject.model_judges:
+        await _judge_ahead(subject)
     for name in (*POLICIES, "example"):
         try:
             episodes += await episodes_of(subject, name)
@@ -105,20 +108,37 @@ async def all_episodes(subject: Subject) -> list[Episode]:
     return episodes
 
 
-async def _play_all(subject: Subject, golds: Golds, name: str) -> list[Episode]:
+async def _judge_ahead(subject: Subject) -> None:
+    """Play what every policy plays, and have all of it judged at the same time."""
+    golds, played = await golds_of(subject), []
+    if golds is None:
+        return
+    for name in (*POLICIES, "example"):
+        for gold, policy in _plans(subject, golds, name):
+            with suppress(UndecidedError):
+                played.append(await _episode(subject, gold, policy))
+    await subject.judge_ahead(played)
+
+
+def _plans(subject: Subject, golds: Golds, name: str) -> Iterator[tuple[Gold, ScriptedPolicy]]:
+    """The tasks that a policy plays, those of the sample first, and what plays each."""
     policy_of = _policies(subject, golds).get(name) if name != "example" else _example_policy(golds)
     if policy_of is None or (subject.environment_class is None and name not in AT_ONCE):
-        return []
+        return
     chosen = golds.sampled(subject)
     chosen += [gold for gold in golds.by_task.values() if gold not in chosen][: NUM_TASKS - len(chosen)]
+    for gold in chosen[:FEWEST] if subject.model_judges else chosen:
+        policy = policy_of(gold)
+        if policy is not None:
+            yield gold, policy
+
+
+async def _play_all(subject: Subject, golds: Golds, name: str) -> list[Episode]:
     began, episodes, failures = time.monotonic(), [], []
-    for gold in chosen:
+    for gold, policy in _plans(subject, golds, name):
         seconds = time.monotonic() - began
         if (len(episodes) >= FEWEST and seconds > SECONDS) or (episodes and seconds > SLOW_SECONDS):
             break
-        policy = policy_of(gold)
-        if policy is None:
-            continue
         try:
             trajectory = await _episode(subject, gold, policy)
         except UndecidedError as error:

@@ -10,14 +10,14 @@ from sparring.build import Parts
 from sparring.checks import CHECKS
 from sparring.checks.asking import ask
 from sparring.checks.report import Checked, CheckReport
-from sparring.checks.run import Options, check_recipe, undecided
+from sparring.checks.run import Announce, Options, check_recipe, undecided
 from sparring.checks.subject import Subject
 from sparring.findings import Finding
 
 
-def check_unloaded(recipe: Path, overrides: Sequence[str]) -> CheckReport:
+def check_unloaded(recipe: Path, overrides: Sequence[str], announce: Announce) -> CheckReport:
     """In a process of its own; blocks. Raises as `check_recipe` does."""
-    return check_recipe(recipe, Options(overrides=tuple(overrides)))
+    return check_recipe(recipe, Options(overrides=tuple(overrides)), announce=announce)
 
 
 async def check_loaded(parts: Parts, recipe: Path, overrides: Sequence[str]) -> CheckReport:

@@ -33,8 +33,9 @@ async def graded_aspects(subject: Subject, judge: JudgeName, right: Sequence[Tra
         return frozenset()
     for place, trajectory in enumerate(right[:NUM_PROBED]):
         best = await _grade(subject, judge, trajectory)
-        others = [*right[:place], *right[place + 1 :]]
-        for aspect, changed in _changes(trajectory, others):
+        changes = list(_changes(trajectory, [*right[:place], *right[place + 1 :]]))
+        await subject.judge_ahead([changed for _, changed in changes])
+        for aspect, changed in changes:
             if aspect not in found and best is not None:
                 grade = await _grade(subject, judge, changed)
                 if grade is None or grade < best - 1e-9:

@@ -59,7 +59,7 @@ async def mutated(subject: Subject) -> list[Mutated]:
 
 async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
     began, labels = time.monotonic(), golds.labels()
-    for one in (await episodes_of(subject, EXPERT))[:NUM_MUTATED]:
+    for one in (await episodes_of(subject, EXPERT))[: _num_mutated(subject)]:
         if one.gold.answer.get("tool_calls") and golds.form.tool is None:
             continue  # the environment ended it, and nothing was said
         prompt = "\n".join(map(text_of, one.gold.task.messages))
@@ -67,6 +67,8 @@ async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
         changes = [*mutations(golds.form, one.gold.answer, labels, tags)]
         if Aspect.MESSAGE not in golds.graded:
             changes = [replace(change, kind=Kind.SAME) for change in changes]
+        if golds.form.tool is None:
+            await subject.judge_ahead([with_last(one.trajectory, change.message) for change in changes])
         for mutation in changes:
             if time.monotonic() - began > MUTATION_SECONDS:
                 return
@@ -85,6 +87,11 @@ async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
             yield Mutated(Mutation(name, Kind.WRONG, policy_said(trajectory)), episode, None)
 
 
+def _num_mutated(subject: Subject) -> int:
+    """One task where a model judges, whose verdicts are paid."""
+    return 1 if subject.model_judges else NUM_MUTATED
+
+
 _KINDS = {
     Verdict.RIGHT: Kind.SAME, Verdict.WRONG: Kind.WRONG, Verdict.UNREAD: Kind.UNREAD, Verdict.UNKNOWN: Kind.OTHER,
 }  # fmt: skip
@@ -93,7 +100,7 @@ _KINDS = {
 async def _act_otherwise(subject: Subject, golds: Golds, deeds: Deeds) -> AsyncIterator[Mutated]:
     """The expert's episodes with its calls changed, played anew."""
     began = time.monotonic()
-    for gold in golds.sampled(subject)[:NUM_MUTATED]:
+    for gold in golds.sampled(subject)[: _num_mutated(subject)]:
         async for name, policy in _other_ways(subject, golds, deeds, gold):
             if time.monotonic() - began > MUTATION_SECONDS:
                 return

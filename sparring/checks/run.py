@@ -38,6 +38,7 @@ _END_SECONDS = 5.0
 """How long a keeper may take to end what it keeps."""
 
 OnRule = Callable[[str], object]
+Announce = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,15 @@ class Options:
 
 
 def check_recipe(
-    recipe: Path, options: Options | None = None, *, seconds: float | None = None, on_rule: OnRule = lambda _: None
+    recipe: Path,
+    options: Options | None = None,
+    *,
+    seconds: float | None = None,
+    on_rule: OnRule = lambda _: None,
+    announce: Announce = lambda _: None,
 ) -> CheckReport:
-    """All findings on a recipe; blocks. `on_rule` is told each rule that begins.
+    """All findings on a recipe; blocks. `on_rule` is called with the name of each rule that begins, `announce` with what a
+    person should read before rules are asked: that a model judges, which costs something.
 
     Raises UsageError, DataError or ServiceError for what cannot be loaded, as loading does.
     """
@@ -67,7 +74,7 @@ def check_recipe(
     total = seconds or (MODEL_SECONDS if options.model else TOTAL_SECONDS)
     began = time.monotonic()
     with _private_folder() as folder:
-        run = _Run(recipe.resolve(), options, folder, seconds=total, on_rule=on_rule)
+        run = _Run(recipe.resolve(), options, folder, seconds=total, on_rule=on_rule, announce=announce)
         run.play(rules)
     findings = [*run.findings, *undecided(run.checked)]
     return CheckReport.of(str(recipe), findings, run.checked, seconds=time.monotonic() - began, measured=run.measured)
@@ -129,13 +136,17 @@ class _Stopped(Exception):
 class _Run:
     """Asks rule after rule, in as many processes as it takes."""
 
-    def __init__(self, recipe: Path, options: Options, folder: Path, *, seconds: float, on_rule: OnRule) -> None:
+    def __init__(
+        self, recipe: Path, options: Options, folder: Path, *, seconds: float, on_rule: OnRule, announce: Announce
+    ) -> None:
         self.findings: list[Finding] = []
         self.checked: list[Checked] = []
         self.measured: Mapping[str, Json] = {}
         self._recipe, self._options, self._folder = recipe, options, folder
         self._began, self._seconds, self._on_rule = time.monotonic(), seconds, on_rule
         self._deadline = self._began + seconds
+        self._announce = announce
+        self._announced: set[str] = set()
 
     def play(self, rules: Sequence[Check]) -> None:
         left = {one.name: one for one in rules}
@@ -160,6 +171,9 @@ class _Run:
                     "return; mend it and try again."
                 ) from None
             _raise_refusal(line)
+            if line["announced"] is not None and line["announced"] not in self._announced:
+                self._announced.add(line["announced"])
+                self._announce(line["announced"])
             slowness = line["slowness"]
             self._deadline = max(self._deadline, self._began + self._seconds * slowness)
             while left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 import random
@@ -24,7 +25,9 @@ from sparring.config import Config
 from sparring.environments import Environment, opened
 from sparring.environments.tools import Tool
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
+from sparring.evaluation.independence import objects_reached
 from sparring.protocols import Chat, RewardFunction, Scorer
+from sparring.rewards.judge import Judge as ModelJudge
 from sparring.rewards.judge import verdicts_due
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers.score import evaluate_score
@@ -135,6 +138,13 @@ class Subject:
     def looked_at(self) -> tuple[Task, ...]:
         """The tasks that are read and not played: at most NUM_LOOKED_AT."""
         return _some(self.own_tasks, NUM_LOOKED_AT, self.rng("looked at"))
+
+    @cached_property
+    def model_judges(self) -> tuple[ModelJudge, ...]:
+        """The LLM judges that reward and scorer ask."""
+        judges = [one for one in (self.reward, self.scorer) if one is not None]
+        found = {id(one): one for judge in judges for one in objects_reached(judge, ModelJudge)}
+        return tuple(found.values())
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -252,6 +262,12 @@ class Subject:
             score=None if score is None else score.value,
             score_parts={} if score is None else score.parts,
         )
+
+    async def judge_ahead(self, trajectories: Sequence[Trajectory]) -> None:
+        """Where a model judges, ask about all of these at the same time: a verdict takes seconds, and is remembered. What
+        fails fails again when it is asked for."""
+        if self.model_judges:
+            await asyncio.gather(*map(self.judge, trajectories), return_exceptions=True)
 
     async def ask_judge(self, judge: JudgeName, trajectory: Trajectory) -> Any:
         """What the reward or the scorer returns for an episode, checked.

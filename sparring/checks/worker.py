@@ -1,7 +1,7 @@
 """The process in which a recipe's code runs while it is checked: it may hang or die without taking anything along.
 
 Reads one JSON request from standard input and writes one JSON object a line to what was standard output:
-{"loaded", "slowness"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "checked"}, {"measured"}.
+{"loaded", "slowness", "announced"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "checked"}, {"measured"}.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from sparring.build import build
 from sparring.checks import CHECKS
 from sparring.checks.asking import ask
 from sparring.checks.given import read_given
+from sparring.checks.model_judges import announcement
 from sparring.checks.opened import OpenedFiles
 from sparring.checks.subject import Subject
 from sparring.checks.watch import Watch
 from sparring.config import load_config
 from sparring.errors import SparringError
 from sparring.ledger import Ledger
+from sparring.metering import metered_in, read_usage
 from sparring.tracking.recipe_files import folder_of
 from sparring.types import Json
 
@@ -58,16 +60,20 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     slowness = min(10.0, ratio) if ratio > 1.5 else 1.0
     subject.watch.seconds *= slowness
     subject.patience = slowness
-    tell(loaded=True, slowness=slowness)
-    for name in request["rules"]:
-        tell(begin=name)
-        try:
-            found, checked = await ask(CHECKS[name], subject)
-        except SparringError as error:
-            tell(refused=str(error), kind=type(error).__name__)
-            return
-        tell(end=name, findings=[finding.as_json() for finding in found], checked=asdict(checked))
-    tell(measured=await subject.measured())
+    tell(loaded=True, slowness=slowness, announced=announcement(subject))
+    folder = Path(request["note"]).parent
+    try:
+        with metered_in(folder, during="check"):
+            for name in request["rules"]:
+                tell(begin=name)
+                found, checked = await ask(CHECKS[name], subject)
+                tell(end=name, findings=[finding.as_json() for finding in found], checked=asdict(checked))
+    except SparringError as error:
+        tell(refused=str(error), kind=type(error).__name__)
+        return
+    prices = subject.config.tracking.prices
+    endpoints: list[Json] = [one.as_json(prices) for one in read_usage(folder)]
+    tell(measured={**await subject.measured(), "endpoints": endpoints, "prices": prices})
 
 
 def load(request: Mapping[str, Any]) -> Subject:

@@ -11,6 +11,7 @@ from sparring.cli.command import Json, Overrides, app, print_json, reported, run
 from sparring.cli.tables import evidence_lines
 from sparring.errors import GateError
 from sparring.findings import Severity
+from sparring.metering import EndpointUsage
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def check(
         refuse_page(page)
     console = Console(quiet=as_json)
     with console.steps("checking", len(selected(options))) as progress:
-        report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}))
+        report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}), announce=console.announced)
     if page is not None:
         from sparring.checks.page import write_page
 
@@ -84,6 +85,8 @@ def _show_findings(report: CheckReport) -> None:
     for one in report.checked:
         if one.state == "skipped":
             say(f"skipped: {one.name}, {one.reason}")
+    for one in report.measured.get("endpoints", ()):
+        say(f"asked: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     decided = sum(one.state == "decided" for one in report.checked)
     counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
     say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")

@@ -7,12 +7,14 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from sparring.protocols import RewardFunction, Scorer
 
 Independence: TypeAlias = Literal["scorer", "none", "shares code with the reward"]
 """Who judges: a scorer of its own; nobody but the reward; a scorer that runs code which the reward runs too."""
+
+Kind = TypeVar("Kind")
 
 _OURS = ("sparring.rewards.", "sparring.scorers.", "sparring.environments.suites.", "sparring.environments.adapters.")
 """Where Sparring itself holds rules of judgement; the rest of it is as neutral as Python's own library."""
@@ -41,9 +43,24 @@ def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...
     return tuple(sorted(first[code] for code in first.keys() & second.keys()))
 
 
+def objects_reached(function: Any, kind: type[Kind]) -> list[Kind]:
+    """The objects of a kind that may be asked when this function is called, each once."""
+    found = {id(held): held for one, owner in _walk(function) for held in (one, owner) if isinstance(held, kind)}
+    return list(found.values())
+
+
 def _reached(function: Any) -> dict[types.CodeType, str]:
     """The code that holds rules and may run when this function is called, with its name."""
-    found: dict[types.CodeType, str] = {}
+    plain = (inspect.unwrap(one) for one, _ in _walk(function) if isinstance(one, types.FunctionType))
+    return {
+        one.__code__: f"{one.__module__}.{one.__qualname__}"
+        for one in plain
+        if isinstance(one, types.FunctionType) and _judges(one.__module__)
+    }
+
+
+def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
+    """What may run or be asked when this function is called, each with the object that it is a method of, or None."""
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Any, Any]] = [(function, None)]
     kept: list[Any] = []  # an id is an object's own only as long as it lives
@@ -53,15 +70,14 @@ def _reached(function: Any) -> dict[types.CodeType, str]:
             continue
         seen.add((id(one), id(owner)))
         kept.append(one)
+        yield one, owner
         if isinstance(one, types.FunctionType):
             plain = inspect.unwrap(one)
             waiting += [(value, None) for value in _closure(one)]
             if isinstance(plain, types.FunctionType) and _judges(plain.__module__):
-                found[plain.__code__] = f"{plain.__module__}.{plain.__qualname__}"
                 waiting += _used(plain, owner)
         else:
             waiting += _within(one)
-    return found
 
 
 def _within(value: Any) -> list[tuple[Any, Any]]:

@@ -121,7 +121,7 @@ class Judge:
         self._engine = engine
         self._criteria = dict(criteria)
         self._shown = shown or question_and_answer()
-        self._num_votes = num_votes
+        self.num_votes = num_votes
         self._num_retries = num_retries
         self._max_characters = max_characters
         self._sampling = Sampling(temperature=0.0 if num_votes == 1 else 1.0, max_tokens=max_tokens)
@@ -129,6 +129,11 @@ class Judge:
         self._verdicts: dict[str, dict[str, Json]] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.__name__ = f"judge {engine.fingerprint}"
+
+    @property
+    def model(self) -> str:
+        """What is asked, by the name that its engine has."""
+        return self._engine.fingerprint
 
     async def __call__(self, trajectory: Trajectory) -> Reward:
         """Raises InfrastructureError when the judge does not answer, or not with a verdict."""
@@ -150,7 +155,7 @@ class Judge:
             why = "no letter or digit" if len(answer) <= self._max_characters else f"{len(answer)} characters"
             return self._reward(dict.fromkeys(self._criteria, 0.0), {"not_asked": why}, {})
         prompt, spent = self.prompt(texts), Counter[str]()
-        votes = await asyncio.gather(*(self._vote(prompt, number, spent) for number in range(self._num_votes)))
+        votes = await asyncio.gather(*(self._vote(prompt, number, spent) for number in range(self.num_votes)))
         met = {name: sum(vote[name] for vote in votes) / len(votes) for name in self._criteria}
         return self._reward(met, {"prompt": prompt, "votes": votes}, spent)
 

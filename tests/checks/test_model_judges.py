@@ -1,8 +1,9 @@
-"""Rewards and scorers that ask a model: an outage decides nothing, a refused key ends the check, and what it costs is reported."""
+"""Rewards and scorers that ask a model: an outage decides nothing, a refused key ends the check, the cost is reported."""
 
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +19,8 @@ JUDGED = """
 from sparring.engines.openai import OpenAIEngine
 from sparring.rewards import Judge, question_and_answer
 
-judge = Judge(OpenAIEngine("{address}", "big"), {{"right": "The answer equals the reference."}}, shown=question_and_answer("answer"))
+CRITERIA = {{"right": "The answer equals the reference."}}
+judge = Judge(OpenAIEngine("{address}", "big"), CRITERIA, shown=question_and_answer("answer"))
 
 
 async def reward(trajectory):
@@ -33,11 +35,16 @@ class Endpoint:
     """A model that compares answer and reference exactly, unless it has another status than 200."""
 
     def __init__(self) -> None:
-        self.status, self.num_asked = 200, 0
+        self.status, self.seconds = 200, 0.0
+        self.num_asked = self.num_at_once = self.most_at_once = 0
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                endpoint.num_at_once += 1
+                endpoint.most_at_once = max(endpoint.most_at_once, endpoint.num_at_once)
+                time.sleep(endpoint.seconds)
+                endpoint.num_at_once -= 1
                 asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 endpoint.num_asked += 1
                 lines = [line.partition(": ") for line in asked["messages"][1]["content"].split("\n")]
@@ -54,7 +61,10 @@ class Endpoint:
 
             def log_message(self, *_: Any) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 128
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self._server.server_port}/v1"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -97,7 +107,7 @@ def test_a_judge_that_is_down_leaves_its_rules_undecided_with_the_outage_named(r
     assert code == 5, output
     undecided = [one for one in report["checked"] if one["state"] == "undecided"]
     assert {"reward.range", "reward.order", "reward.agreement", "reward.scorer"} <= {one["rule"] for one in undecided}
-    (finding,) = report["findings"]
+    (finding,) = [one for one in report["findings"] if one["severity"] == "error"]
     assert "could not be decided" in finding["symptom"]
     assert closed.address in finding["symptom"]
     assert "ConnectError" in finding["symptom"]
@@ -112,3 +122,31 @@ def test_a_judge_that_refuses_the_key_ends_the_check_with_exit_code_4(
     assert code == 4, output
     assert "401: Incorrect API key provided" in output
     assert endpoint.num_asked == 1
+
+
+def test_what_a_judge_costs_is_announced_before_it_is_asked_at_once_and_counted(
+    endpoint: Endpoint, recipe: Callable[[str], Path]
+) -> None:
+    endpoint.seconds = 0.1
+    prices = 'tracking.prices={"big:read" = 2.0, "big:sample" = 10.0}'
+    _, report, output = check(recipe(endpoint.address), "--only", "reward", "--only", "budgets", prices)
+    assert "could not be decided" not in output
+    assert f"openai:big@{endpoint.address}, and so does this check: it takes some 120 requests" in output
+    assert 60 <= endpoint.num_asked <= 120
+    assert endpoint.most_at_once >= 20
+    (used,) = report["measured"]["endpoints"]
+    assert (used["requests"], used["read"], used["sampled"]) == (
+        endpoint.num_asked, 200 * endpoint.num_asked, 10 * endpoint.num_asked,
+    )  # fmt: skip
+    # 200 tokens at 2 and 10 at 10 a million: 0.0005 a request, and 10 steps of 4 groups of 4 episodes.
+    assert used["cost"] == pytest.approx(0.0005 * endpoint.num_asked)
+    (note,) = [one for one in report["findings"] if one["rule"] == "budgets.model_judge"]
+    assert (note["severity"], note["evidence"]["requests"], note["evidence"]["tokens_read"]) == ("note", 160, 32_000)
+    assert note["evidence"]["cost"] == pytest.approx(0.08)
+
+
+def test_a_recipe_without_a_model_that_judges_is_told_nothing_of_one(recipe: Callable[[str], Path]) -> None:
+    done = CliRunner().invoke(app, ["check", str(recipe("http://127.0.0.1:9/v1")), "--only", "reward"])
+    assert done.exit_code == 0
+    assert "ask the model" not in done.output
+    assert "asked:" not in done.output
