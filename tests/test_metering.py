@@ -156,6 +156,8 @@ def test_a_judge_is_metered_in_tables_files_and_the_report(
     assert json.loads(Path(report["path"]).read_text())["endpoints"][0]["requests"] == 3
     run = Path(report["path"]).parents[1]
     assert sparring("runs", "show", str(run))["endpoints"] == [found]
+    reviewed = json.loads(CliRunner().invoke(app, ["review", str(run), "--json"]).stdout)
+    assert [(one["endpoint"], one["requests"]) for one in reviewed["endpoints"]] == [(found["endpoint"], 3)]
     page = write_report(run, prices={"big:read": 2.0, "big:sample": 10.0}).path.read_text("utf-8")
     assert f"sampled by {found['endpoint']}" in page
     assert "0.00081" in page

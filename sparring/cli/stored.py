@@ -79,6 +79,8 @@ def _show_review(found: Review) -> None:
     for one in found.after.disagreements[:MOST_SHOWN]:
         said = "wrong, and paid" if one.kind == "paid_wrong" else "right, and not paid"
         say(f"{one.trajectory_id} is {said} (reward {one.reward:g}, score {one.score:g}): {one.fault}")
+    for endpoint in found.endpoints:
+        say(f"asked: {endpoint.summary(found.prices)}")
     if found.independence != "scorer":
         say(f"the scorer {found.independence}, so that a mistake in that code shows in neither")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sparring.config import Config, load_config
 from sparring.errors import DataError, InfrastructureError, ServiceError, UsageError
 from sparring.evaluation.agreement import Agreement, agreement
 from sparring.evaluation.independence import Independence, independence
+from sparring.metering import EndpointUsage, metered_in, read_usage
 from sparring.plugins import load_object
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rewards import evaluate_reward
@@ -42,6 +44,9 @@ class Review:
     """Episodes whose reward is another one now."""
     mean_before: float | None
     mean_after: float
+    endpoints: tuple[EndpointUsage, ...]
+    """What endpoints were asked, by judges."""
+    prices: Mapping[str, float]
 
     @property
     def refusal(self) -> str | None:
@@ -69,6 +74,7 @@ class Review:
             "format": 1, "episodes": list(self.episodes), "independence": self.independence, "num_changed": self.num_changed,
             "reward_mean_before": self.mean_before, "reward_mean_after": self.mean_after,
             "before": self.before.as_json(), "after": self.after.as_json(), "refusal": self.refusal,
+            "endpoints": [one.as_json(self.prices) for one in self.endpoints],
         }  # fmt: skip
 
 
@@ -87,7 +93,10 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     stored = [one for file in files for one in read_trajectories(file)]
     if not stored:
         raise DataError(f"{', '.join(map(str, files))} hold no episode; name other episodes.")
-    judged = interrupts.run(_judged(stored, reward, scorer))
+    with tempfile.TemporaryDirectory(prefix="sparring-review-") as counted:
+        with metered_in(Path(counted), during="review"):
+            judged = interrupts.run(_judged(stored, reward, scorer))
+        endpoints = tuple(read_usage(Path(counted)))
     pairs = [
         (one.reward.total, other.reward.total)
         for one, other in zip(stored, judged, strict=True)
@@ -102,6 +111,8 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
         num_changed=sum(abs(before - after) > 1e-9 for before, after in pairs),
         mean_before=sum(before for before, _ in pairs) / len(pairs) if pairs else None,
         mean_after=sum(one.reward.total for one in judged if one.reward) / len(judged),
+        endpoints=endpoints,
+        prices=config.tracking.prices,
     )
 
 
