@@ -16,6 +16,7 @@ from sparring.checks.answers import canonical, most_frequent, text_of
 from sparring.checks.data import SPLITS, Placed, placed
 from sparring.checks.episodes import Episode, clipped, episodes_of
 from sparring.checks.golds import Gold, Golds, golds_of
+from sparring.checks.graded import Aspect
 from sparring.checks.prompt import prompt_of
 from sparring.checks.registry import check
 from sparring.checks.scripts import as_text, leaves
@@ -254,7 +255,8 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
     through the tool loop, are given. Draw tasks by answer, or judge success by class.
     """
     golds = await golds_of(subject)
-    if golds is None or not golds.by_task:
+    # Where only what was done is graded, no last message is right or wrong.
+    if golds is None or not golds.by_task or Aspect.MESSAGE not in golds.graded:
         return []
     said = [canonical(dict(gold.parts)) if gold.parts else text_of(gold.answer) for gold in golds.by_task.values()]
     best, count = most_frequent(said)

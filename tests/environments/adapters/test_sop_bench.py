@@ -443,6 +443,7 @@ def test_the_page_s_recipe_is_checked_and_shows_the_procedure_s_own_defects_and_
         return list(await CHECKS[name].rule(subject))
 
     async def main() -> None:
+        assert await found("data.duplicates") == []
         prompts = [*await found("prompt.example"), *await found("prompt.tag")]
         assert [one.rule for one in prompts] == errors, prompts
         results, made = await found("environment.repairs")
