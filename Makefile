@@ -26,7 +26,7 @@ lint: .venv/dev
 resolve:
 	$(PYTHON) tests/installs/resolve.py
 
-# Real agent clients play through the gateway, each in an environment of its own below .clients/ (3.3 GB for all of
+# Real agent clients play through the gateway, each in an environment of its own below .clients/ (4.3 GB for all of
 # them). CLIENTS picks some: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
 clients: .venv/dev
 	$(BIN)/python tests/clients/run.py $(CLIENTS)

@@ -1,6 +1,6 @@
 """Agents written for SageMaker MTRL, with AWS's own packages, play through the gateway; only the endpoint is new.
 
-They run in a virtual environment of their own: tests/clients/mtrl/requirements.txt, installed in
+They run in a virtual environment of their own, which `make clients CLIENTS=mtrl` makes: tests/clients/mtrl/requirements.txt, in
 $CLIENT_VENVS/mtrl (.clients/mtrl by default).
 """
 
@@ -37,7 +37,7 @@ RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is missing: install tests/clients/mtrl/requirements.txt"),
+    pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is missing: make clients CLIENTS=mtrl"),
 ]
 
 CALL = '<tool_call>{"name": "find", "arguments": {"title": "Emma"}}</tool_call>'
