@@ -36,7 +36,8 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
     """An update changed the weights by a twentieth of their norm or more, and the policy is worse since, or another one by its
     entropy: what follows, turns without an end and calls that cannot be read among it, is a consequence. A warning where most
     updates are so large and nothing is gained by them."""
-    sizes = [(one.step, one.metrics["training/update_size"]) for one in observed.trained if _was_updated(one.metrics)]
+    updates = [one for one in observed.trained if _was_updated(one.metrics)]
+    sizes = [(one.step, one.metrics["training/update_size"]) for one in updates]
     first = next((step for step, size in sizes if size >= LARGE), None)
     if first is None:
         return
@@ -62,8 +63,11 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
     is_idle = len(since) == LATE_STEPS and median(size for _, size in sizes) >= LARGE and not has_risen
     if observed.is_solved or not (is_destroyed or is_idle):
         return
-    rate, size = observed.config.optimizer.learning_rate, max(size for _, size in sizes)
-    lower = float(f"{rate * USUAL / size:.0e}")
+    rate = observed.config.optimizer.learning_rate
+    largest = max(updates, key=lambda one: one.metrics["training/update_size"]).metrics
+    # A rate that rises or falls was another one at the largest update.
+    then = largest.get("training/learning_rate", rate)
+    lower = float(f"{then * USUAL / largest['training/update_size']:.0e}")
     yield Finding(
         rule="optimizer.updates_too_large",
         severity=Severity.ERROR if is_destroyed else Severity.WARNING,
