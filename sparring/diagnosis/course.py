@@ -18,6 +18,8 @@ JUDGE_AFTER = 25
 FLAT, EQUIVALENT = 0.12, 1.645
 """Share of the range of rewards within which a curve stands still, and the standard errors within which it must lie there for
 sure (two one-sided tests at 5 %)."""
+HEALTHY_SIGNAL = 0.3
+"""Share of groups with signal, below which a stall has an easier explanation than capacity or the size of the updates."""
 STALL_STEPS = 10
 """Steps that must have passed before anything is said of a curve's course."""
 

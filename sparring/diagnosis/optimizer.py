@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
 from sparring.detectors.evidence import FEWEST_EPISODES, Episode, mean, named, reward
-from sparring.diagnosis.course import JUDGE_AFTER, LIKELY, STALL_STEPS, SURE, is_flat, reward_span, thirds
+from sparring.diagnosis.course import (
+    HEALTHY_SIGNAL,
+    JUDGE_AFTER,
+    LIKELY,
+    STALL_STEPS,
+    SURE,
+    is_flat,
+    reward_span,
+    thirds,
+)
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, rounded
 from sparring.diagnosis.registry import symptom
@@ -25,8 +34,6 @@ FEWEST_UPDATES = 4
 FARTHEST = 5e-4
 """Sum of the learning rates of all steps, below which hardly anything can have been learned: weights are a hundred times as
 large."""
-HEALTHY_SIGNAL = 0.3
-"""Share of groups with signal, below which a stall has an easier explanation."""
 DROWNED = 1e-3
 """Times the norm of the gradient, from which on `adam_eps` outweighs the gradient of the single weight."""
 

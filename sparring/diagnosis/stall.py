@@ -11,6 +11,7 @@ from statistics import fmean
 from sparring.algorithms.choice import WITHOUT_TRUST_REGION
 from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.course import (
+    HEALTHY_SIGNAL,
     JUDGE_AFTER,
     LIKELY,
     STALL_STEPS,
@@ -38,8 +39,6 @@ DROPPED, GONE = 0.5, 0.25
 """A collapse loses so much of what the peak had gained; what is left of it when it is gone."""
 WINDOW, SHORT_WINDOW = 5, 2
 """Steps of a peak; of one at the very beginning."""
-HEALTHY_SIGNAL = 0.3
-"""Share of groups with signal, below which a stall has an easier explanation than capacity."""
 MOST_RANK = 128
 
 
