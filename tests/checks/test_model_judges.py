@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sparring.cli import app
+from tests.foreign import EXPERT
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 JUDGED = """
 from sparring.engines.openai import OpenAIEngine
 from sparring.rewards import Judge, question_and_answer
@@ -49,7 +51,7 @@ class Endpoint:
                 endpoint.num_asked += 1
                 lines = [line.partition(": ") for line in asked["messages"][1]["content"].split("\n")]
                 shown = {name: json.loads(text) for name, _, text in lines}
-                verdict = {"right": shown["reference"] in shown["answer"], "reason": "compared"}
+                verdict = {"right": shown.get("reference", "") in shown["answer"], "reason": "compared"}
                 choice = {"message": {"role": "assistant", "content": json.dumps(verdict)}, "finish_reason": "stop"}
                 answered = {"choices": [choice], "usage": {"prompt_tokens": 200, "completion_tokens": 10}}
                 refused = {"error": {"message": "Incorrect API key provided"}}
@@ -122,6 +124,23 @@ def test_a_judge_that_refuses_the_key_ends_the_check_with_exit_code_4(
     assert code == 4, output
     assert "401: Incorrect API key provided" in output
     assert endpoint.num_asked == 1
+
+
+def test_an_evaluation_whose_judge_refuses_the_key_ends_with_exit_code_4(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.status = 401
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "recipes" / "pointer_chase", "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    Path("toy/expert.py").write_text(EXPERT, "utf-8")
+    Path("toy/judging.py").write_text(JUDGED.format(address=endpoint.address), "utf-8")
+    done = CliRunner().invoke(
+        app,
+        ["eval", "toy", "engine.type=scripted", "engine.script=expert:act", "evaluation.eval_num_tasks=1",
+         "reward.scorer=judging:scorer"],
+    )  # fmt: skip
+    assert done.exit_code == 4, done.output
+    assert "401: Incorrect API key provided" in done.output
 
 
 def test_what_a_judge_costs_is_announced_before_it_is_asked_at_once_and_counted(
