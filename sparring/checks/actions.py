@@ -94,10 +94,11 @@ def argument_values(golds: Golds) -> dict[tuple[str, str], list[Json]]:
 
 
 async def tried(subject: Subject, gold: Gold, tool: Tool, idle: Json, right: Json) -> list[list[Call]]:
-    """Calls of a tool that the expert does not use: of all that the expert changed, one after the other, and likely ones."""
+    """Calls of a tool that the expert does not use: on all that it acted on or changed, one after the other, and likely ones."""
     likely = await likely_calls(subject, gold.task, tool)
     named = []
-    names = changed_names(idle, right)
+    acted_on = [value for one in actions_of(gold.script) for value in one.arguments.values()]
+    names = list({canonical(one): one for one in [*acted_on, *changed_names(idle, right)]}.values())
     for argument in sorted(tool.required):
         rest = likely[0].arguments if likely else {}
         calls = [

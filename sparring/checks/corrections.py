@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.checks import actions
 from sparring.checks.answers import canonical, text_of
+from sparring.checks.calls import Call, answers, likely_calls
 from sparring.checks.episodes import clipped
 from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
-from sparring.checks.scripts import as_text
+from sparring.checks.scripts import as_text, leaves
 from sparring.checks.subject import Subject, UndecidedError
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
@@ -85,10 +86,24 @@ async def _leaks(subject: Subject, golds: Golds, gold: Gold) -> AsyncIterator[_L
             except UndecidedError:
                 continue
             said = _said_to(played, number)
-            for name, value, others in secret:
-                listed = sum(_names(said, other) for other in others)
-                if _names(said, value) and not (others and listed >= _LISTED * len(others)):
-                    yield _Leak(gold, str(wrong), said, value, one.tool, name)
+            for name, value in _given_away(said, wrong, secret):
+                yield _Leak(gold, str(wrong), said, value, one.tool, name)
+    used, secret = {one.tool for one in calls}, list(_unsaid(golds, gold, expert, calls, after=0))
+    for tool in (one for name, one in subject.tools.items() if name not in used and secret):
+        for wrong in (await likely_calls(subject, gold.task, tool))[:MOST_CALLS]:
+            said = (await answers(subject, gold.task, [wrong]))[0]
+            for name, value in _given_away(said.content, wrong, secret) if said.error is not None else ():
+                yield _Leak(gold, str(wrong), said.content, value, tool.name, name)
+
+
+def _given_away(said: str, call: Call, secret: Sequence[tuple[str, Json, list[Json]]]) -> Iterator[tuple[str, Json]]:
+    """Name and value of the secrets in what was said, those apart that the call itself names and that may be echoed."""
+    for name, value, others in secret:
+        if _names(_as_text(call.arguments), value):
+            continue
+        listed = sum(_names(said, other) for other in others)
+        if _names(said, value) and not (others and listed >= _LISTED * len(others)):
+            yield name, value
 
 
 def _unsaid(
@@ -97,11 +112,11 @@ def _unsaid(
     """What the expert gives from a call on that nothing had said to it: name, value, and what other tasks have there."""
     values = actions.argument_values(golds)
     for number, one in enumerate(calls):
-        said = _heard(expert, before=number)
+        said = "\n".join([_heard(expert, before=number), *(_as_text(before.arguments) for before in calls[:number])])
         for name, value in one.arguments.items() if number >= after else ():
             if _is_telling(value) and not _names(said, value):
                 yield name, value, _others(value, values[one.tool, name])
-    said = _heard(expert, before=len(calls))
+    said = "\n".join([_heard(expert, before=len(calls)), *(_as_text(before.arguments) for before in calls)])
     for name, value in (gold.parts or {}).items():
         if golds.form.tool is None and _is_telling(value) and not _names(said, value):
             yield name, value, _others(value, golds.labels()[name])
@@ -118,6 +133,10 @@ def _is_telling(value: Json) -> bool:
 
 def _names(text: str, value: Json) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(as_text(value))}(?!\w|\.\d)", text) is not None
+
+
+def _as_text(arguments: Mapping[str, Json]) -> str:
+    return "\n".join(as_text(value) for value in leaves(dict(arguments)))
 
 
 def _heard(trajectory: Trajectory, *, before: int) -> str:

@@ -27,7 +27,9 @@ class Verdict(Enum):
 
     RIGHT = "does what the expert does"
     WRONG = "cannot be right"
-    UNREAD = "differs from the task's fields, in a field that the judge does not read"
+    DOUBTFUL = (
+        "differs from a field of the task that the judge does not read, or lacks something that the expert leaves"
+    )
     UNKNOWN = "does something else, which may be as good"
 
 
@@ -59,17 +61,20 @@ class Deeds:
             return Verdict.RIGHT, ""
         if canonical(done) == canonical(idle):
             return Verdict.WRONG, "nothing is done"
-        unread = ""
+        doubt = ""
         for asked in await self._all_asked():
             wanted, got = _at(gold.task.fields, asked.field), _at(done, asked.place)
-            if canonical(wanted) != canonical(got):
+            if _unordered(wanted) != _unordered(got):
                 reason = f"{_named(asked.place)} is not what the task's field {_named(asked.field)} holds"
                 if asked.is_read:
                     return Verdict.WRONG, reason
-                unread = reason
-        if not _effects(idle, right) & _effects(idle, done) and _is_smaller(done, right, idle):
-            return Verdict.WRONG, "nothing of what the expert does is done, and what was there is gone"
-        return (Verdict.UNREAD, unread) if unread else (Verdict.UNKNOWN, "")
+                doubt = reason
+        if _is_smaller(done, right, idle):
+            if not _effects(idle, right) & _effects(idle, done):
+                return Verdict.WRONG, "nothing of what the expert does is done, and what was there is gone"
+            if not _effects(idle, right) <= _effects(idle, done):
+                doubt = "not all of what the expert does is done, and what was there is gone"
+        return (Verdict.DOUBTFUL, doubt) if doubt else (Verdict.UNKNOWN, "")
 
     async def idle_and_right(self, gold: Gold) -> tuple[Json, Json]:
         """What is done when nothing is called, and what the expert does."""
@@ -229,6 +234,15 @@ def _is_smaller(done: Json, right: Json, idle: Json) -> bool:
         return isinstance(done, list) and len(done) < min(len(right), len(idle))
     numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (done, right, idle))
     return numbers and right == idle and done < right  # type: ignore[operator]
+
+
+def _unordered(value: Json) -> str:
+    """One text for values that differ in nothing but the order of lists."""
+    if isinstance(value, Mapping):
+        return canonical({key: _unordered(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return canonical(sorted(map(_unordered, value)))
+    return canonical(value)
 
 
 def _minus(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:

@@ -91,10 +91,8 @@ async def _find(subject: Subject) -> Golds | None:
         return None
     right = await _right_episodes(subject, tasks, scripts) if has_expert else {}
     graded = await graded_aspects(subject, "reward" if subject.scorer is None else "scorer", list(right.values()))
-    # A grade that nothing lowers may be of the message all the same: then the judge is at fault, and is to be found out.
-    graded = graded or frozenset((Aspect.MESSAGE,))
     form = answer_form([script[-1] for script in scripts.values()]) if scripts else AnswerForm()
-    if form.tool is not None and _is_submitted(form.tool, scripts.values()) and Aspect.STATE not in graded:
+    if _is_answer(form, scripts.values(), graded):
         graded |= {Aspect.MESSAGE}
     if Aspect.MESSAGE not in graded:
         form = AnswerForm()
@@ -119,6 +117,19 @@ async def _right_episodes(
         with suppress(UndecidedError):
             played[task.id] = await subject.play(task, saying(EXPERT, scripts[task.id]), judged=False)
     return played
+
+
+def _is_answer(form: AnswerForm, scripts: Iterable[Sequence[Message]], graded: frozenset[Aspect]) -> bool:
+    """Whether the last message is to be taken for an answer, although that of another task did not lower the grade.
+
+    Where nothing lowers it, the judge may be at fault, and is to be found out. Where certain words have to be there, the message
+    is an answer if it has a form, and beside what was done a mere sign-off if not.
+    """
+    if not graded & {Aspect.STATE, Aspect.CALLS}:
+        return True
+    if form.tool is not None:
+        return Aspect.STATE not in graded and _is_submitted(form.tool, scripts)
+    return Aspect.WORDS in graded and (form.is_json or bool(form.tags))
 
 
 def _is_submitted(tool: str, scripts: Iterable[Sequence[Message]]) -> bool:

@@ -21,6 +21,7 @@ class Aspect(Enum):
     """A part of an episode that a grade may depend on."""
 
     MESSAGE = "the last message"
+    WORDS = "that the last message has certain words, whichever task they are of"
     STATE = "the final state"
     CALLS = "the tool calls"
 
@@ -46,8 +47,8 @@ async def graded_aspects(subject: Subject, judge: JudgeName, right: Sequence[Tra
 def _changes(trajectory: Trajectory, others: Sequence[Trajectory]) -> Iterator[tuple[Aspect, Trajectory]]:
     last = trajectory.messages[-1]
     if last.get("role") == "assistant":
-        said = [_FREE_WORDS, *(text_of(one.messages[-1]) for one in others[:NUM_PROBED])]
-        for text in dict.fromkeys(said):
+        yield Aspect.WORDS, with_last(trajectory, answer(_FREE_WORDS))
+        for text in dict.fromkeys(text_of(one.messages[-1]) for one in others[:NUM_PROBED]):
             if text and text != text_of(last):
                 yield Aspect.MESSAGE, with_last(trajectory, answer(text))
     if trajectory.final_state is not None:

@@ -92,8 +92,9 @@ def _num_mutated(subject: Subject) -> int:
     return 1 if subject.model_judges else NUM_MUTATED
 
 
+_INSTEAD = " in place of what the expert does"
 _KINDS = {
-    Verdict.RIGHT: Kind.SAME, Verdict.WRONG: Kind.WRONG, Verdict.UNREAD: Kind.UNREAD, Verdict.UNKNOWN: Kind.OTHER,
+    Verdict.RIGHT: Kind.SAME, Verdict.WRONG: Kind.WRONG, Verdict.DOUBTFUL: Kind.DOUBTFUL, Verdict.UNKNOWN: Kind.OTHER,
 }  # fmt: skip
 
 
@@ -110,7 +111,10 @@ async def _act_otherwise(subject: Subject, golds: Golds, deeds: Deeds) -> AsyncI
                 continue
             episode = await judged(subject, golds, name, gold, trajectory)
             calls = tuple(f"{one['tool']}({one['arguments']})" for one in trajectory.transitions)
-            yield Mutated(Mutation(name, _KINDS[episode.verdict], policy_said(trajectory), calls=calls), episode, None)
+            kind = _KINDS[episode.verdict]
+            if kind is Kind.DOUBTFUL and name.endswith(_INSTEAD):
+                kind = Kind.WRONG  # a shortcut that passes by what was to be done
+            yield Mutated(Mutation(name, kind, policy_said(trajectory), calls=calls), episode, None)
 
 
 async def _other_ways(
@@ -143,7 +147,7 @@ async def _other_ways(
     for tool in (tool for name, tool in subject.tools.items() if name not in used):
         for tried in await actions.tried(subject, gold, tool, idle, right):
             instead = actions.in_place_of(gold.script, essential, tried)
-            yield changed(f"{tool.name} in place of what the expert does", instead)
+            yield changed(f"{tool.name}{_INSTEAD}", instead)
             if len(essential) > 1:
                 but_last = actions.in_place_of(gold.script, essential[:-1], tried)
                 yield changed(f"{tool.name} in place of all but the expert's last call", but_last)

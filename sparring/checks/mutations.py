@@ -25,7 +25,7 @@ class Kind(Enum):
     AROUND = "the same answer with something around it"
     FORM = "the right values, not in the form that was asked for"
     WRONG = "other values, or several at once"
-    UNREAD = "another value than the task's field has, which the judge does not read"
+    DOUBTFUL = "something was done that does not look right"
     OTHER = "something else was done, which may be as good"
 
 

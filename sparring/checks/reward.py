@@ -550,8 +550,8 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
     answer beside the right one), and where nothing was done, something else than the task's fields hold, or where what was to be
     done is gone: the measured success is not success. An error, too, where it gives no number from 0 to 1, for the first such
     episode ends the run. A warning where the right values pass in another form than was asked for, which the consumer of the
-    answer may not read, and where a field of the task that the expert always carries out is not compared. A note where another
-    way earns as much: look whether it is meant.
+    answer may not read, and where a field of the task that the expert always carries out is not compared, or something is gone
+    that the expert leaves. A note where another way earns as much: look whether it is meant.
     """
     passed = [one for one in await mutated(subject) if one.episode.score is not None and one.episode.score >= 1.0]
     found = await _failures(subject, "scorer", rule="reward.scorer", number="a number from 0 to 1")
@@ -568,8 +568,8 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
             "Refuse what whoever reads the answers cannot read, or write down that the form does not matter.",
         ),
         (
-            Kind.UNREAD, Severity.WARNING, "does not compare what the task's fields hold",
-            "Compare what was done with the field in the evidence, or leave the field out.",
+            Kind.DOUBTFUL, Severity.WARNING, "takes for right what does not look right",
+            "Compare what `why_wrong` names in the evidence, or write down that it does not matter.",
         ),
         (
             Kind.OTHER, Severity.NOTE, "takes something else for right, too",

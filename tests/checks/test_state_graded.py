@@ -41,9 +41,9 @@ def test_a_recipe_that_is_graded_by_its_state_gives_no_error_and_no_warning(name
     [
         (HERE / "orders", {Aspect.STATE}),
         (HERE / "tic_tac_toe", {Aspect.STATE}),
-        (HERE.parent / "clean" / "parcel_desk", {Aspect.MESSAGE}),
+        (HERE.parent / "clean" / "parcel_desk", {Aspect.MESSAGE, Aspect.WORDS}),
         # A call, and an answer in its tag.
-        (HERE.parent / "defects" / "work_is_scored", {Aspect.MESSAGE, Aspect.CALLS}),
+        (HERE.parent / "defects" / "work_is_scored", {Aspect.MESSAGE, Aspect.WORDS, Aspect.CALLS}),
         (HERE.parent / "defects" / "undone_work_is_scored", {Aspect.CALLS}),
     ],
     ids=lambda one: one.name if isinstance(one, Path) else None,
@@ -97,7 +97,7 @@ def state(trajectory):
     (tmp_path / "environment.py").write_text(text[: text.index("def reward")] + lenient, "utf-8")
     (tmp_path / "recipe.toml").write_text((HERE / "seats" / "recipe.toml").read_text("utf-8"), "utf-8")
     found = {one.severity: one.symptom for one in findings(tmp_path, only="reward.scorer")}
-    assert "does not compare what the task's fields hold" in found[Severity.WARNING]
+    assert "takes for right what does not look right" in found[Severity.WARNING]
     assert "move with another seat" in found[Severity.WARNING]
 
 
@@ -122,3 +122,61 @@ def test_a_tool_that_writes_and_answers_with_an_id_uses_its_arguments() -> None:
     rules = ("environment.arguments_ignored", "environment.tools_answer")
     for verdict in judged([{"folder": folder, "rule": rule, "options": {}} for rule in rules]):
         assert (verdict["state"], verdict["findings"]) == ("decided", [])
+
+
+def test_orders_in_any_order_with_a_word_at_the_end_are_no_holes(tmp_path: Path) -> None:
+    judge = """    rows = sorted((row["day"], row["room"], row["hour"]) for row in trajectory.final_state["bookings"])
+    wanted = sorted((row["day"], row["room"], row["hour"]) for row in trajectory.task.fields["state"]["bookings"])
+"""
+    text = (HERE / "rooms" / "environment.py").read_text("utf-8")
+    text = text[: text.index("def reward")].replace("McpProcess", "Desk").replace("adapters.mcp_server", "x")
+    head = '''
+from sparring.environments import Environment, tool
+
+
+class Desk(Environment):
+    def __init__(self, *_, **__):
+        pass
+
+    def reset(self, task):
+        self.day, self.bookings = task.fields["day"], []
+
+    @tool
+    def book(self, room: str, hour: int) -> str:
+        """Book a room."""
+        self.bookings.append({"day": self.day, "room": room, "hour": hour})
+        return "booked"
+'''
+    text = text.replace("from sparring.environments.x import Desk\n", head)
+    text = text.replace('json.loads((await self.call_listed("show", {})).content)', '{"bookings": self.bookings}')
+    judge += '    return float(rows == wanted and "booked" in (trajectory.messages[-1].get("content") or ""))\n'
+    scorer = f"def reward(trajectory):\n{judge}\n\ndef scorer(trajectory):\n{judge}"
+    (tmp_path / "environment.py").write_text(f"{text}\n{scorer}", "utf-8")
+    (tmp_path / "recipe.toml").write_text((HERE / "rooms" / "recipe.toml").read_text("utf-8"), "utf-8")
+    found = [(one.severity.value, one.rule, one.symptom) for one in findings(tmp_path)]
+    assert [one for one in found if one[0] == "error"] == []
+
+
+def test_counts_that_a_tool_makes_smaller_are_a_hole(tmp_path: Path) -> None:
+    name = HERE.parent / "defects" / "skipped_tests_count_as_passed"
+    text = (name / "environment.py").read_text("utf-8")
+    start, end = text.index("    def final_state"), text.index("    def demonstrate")
+    counts = """    def final_state(self):
+        passed = sum(result == "passes" for result in self.tests.values())
+        return {"passed": passed, "failed": len(self.tests) - passed, "total": len(self.tests)}
+
+"""
+    judges = """def reward(trajectory):
+    return trajectory.final_state["passed"] / max(1, trajectory.final_state["total"])
+
+
+def scorer(trajectory):
+    return float(trajectory.final_state["failed"] == 0)
+"""
+    text = text[:start] + counts + text[end : text.index("def passing")] + judges
+    (tmp_path / "environment.py").write_text(text, "utf-8")
+    (tmp_path / "recipe.toml").write_text((name / "recipe.toml").read_text("utf-8"), "utf-8")
+    found = [one for one in findings(tmp_path, only="reward.scorer") if one.severity is Severity.ERROR]
+    assert [one.symptom for one in found] == [
+        "The scorer takes wrong episodes for right: skip in place of what the expert does."
+    ]
