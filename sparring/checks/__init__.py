@@ -3,7 +3,7 @@
 # Importing a family registers its rules; this is the order in which they run and are documented.
 from sparring.checks import environment, repairs, tools, production, files, data  # noqa: F401, I001
 from sparring.checks import ground_truth, corrections  # noqa: F401
-from sparring.checks import prompt, policies, reward, budgets, model_judges, foothold, weights  # noqa: F401
+from sparring.checks import prompt, policies, reward, length, budgets, model_judges, foothold, weights  # noqa: F401
 from sparring.checks.registry import CHECKS, Check, check
 
 __all__ = ["CHECKS", "Check", "check"]

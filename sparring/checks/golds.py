@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
 from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects
-from sparring.checks.scripted import ScriptedPolicy, saying
+from sparring.checks.scripted import ScriptedPolicy, saying, scripted_turn
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
 from sparring.environments import Environment, answer
-from sparring.types import Json, Message, Outcome, Sampling, StopReason, Task, Trajectory, Turn
+from sparring.types import Json, Message, Outcome, Task, Trajectory
 
 NUM_READ = 8
 """Tasks on which it is seen what the judges read."""
@@ -203,16 +203,8 @@ def as_trajectory(task: Task, *messages: Message) -> Trajectory:
     """An episode in which the assistant said just this, without any world."""
     return Trajectory(
         id=f"written/{task.id}", task=task, attempt=0,
-        turns=tuple(_turn(index, message) for index, message in enumerate(messages)),
+        turns=tuple(scripted_turn(index, message, "written") for index, message in enumerate(messages)),
         messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None, score=None,
-    )  # fmt: skip
-
-
-def _turn(index: int, message: Message) -> Turn:
-    return Turn(
-        id=index, parent=index - 1 if index else None, branch_reason=None, prompt_ids=(), token_ids=(), sampled_logprobs=(),
-        versions=((0, 0),), fingerprint="written", stop_reason=StopReason.STOP, sampling=Sampling(), message=message,
-        num_computed_tokens=0, seconds=0.0,
     )  # fmt: skip
 
 

@@ -26,6 +26,17 @@ class Asked:
     """From 0."""
 
 
+def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: int | None = None) -> Turn:
+    """A turn that no model sampled. It has a token for each byte of its message, so that rewards priced by tokens see them."""
+    written = [message.get("content") or "", message.get("tool_calls") or ""]
+    count = sum(len(str(one).encode()) for one in written) if num_tokens is None else num_tokens
+    return Turn(
+        id=index, parent=index - 1 if index else None, branch_reason=None, prompt_ids=(), token_ids=(0,) * count,
+        sampled_logprobs=(0.0,) * count, versions=((0, count),), fingerprint=fingerprint, stop_reason=StopReason.STOP,
+        sampling=Sampling(), message=message, num_computed_tokens=0, seconds=0.0,
+    )  # fmt: skip
+
+
 Act: TypeAlias = Callable[[Asked], Message | Awaitable[Message]]
 
 
@@ -85,10 +96,5 @@ class PolicySession:
             # Ids as sessions give them.
             named = [{**one, "id": f"call_{len(self.turns)}_{index}"} for index, one in enumerate(calls)]
             message["tool_calls"] = named
-        turn = Turn(
-            id=len(self.turns), parent=len(self.turns) - 1 if self.turns else None, branch_reason=None, prompt_ids=(),
-            token_ids=(), sampled_logprobs=(), versions=((0, 0),), fingerprint=f"scripted:{self._policy.name}",
-            stop_reason=StopReason.STOP, sampling=Sampling(), message=message, num_computed_tokens=0, seconds=0.0,
-        )  # fmt: skip
-        self.turns += (turn,)
+        self.turns += (scripted_turn(len(self.turns), message, f"scripted:{self._policy.name}"),)
         return message

@@ -334,15 +334,12 @@ def _definiteness(one: Separation) -> tuple[object, ...]:
 
 
 def _others(one: Separation, fitting: Sequence[Separation]) -> tuple[str, ...]:
-    """Of each other kind the first of those that explain as much."""
-    first: dict[str, str] = {}
+    """Of those that explain as much each amount, and of each other kind the first."""
+    first: dict[object, str] = {}
     for other in fitting:
-        if (
-            other.trait.key[0] != one.trait.key[0]
-            and _weight(other) > SIZE
-            and other.explained >= EQUAL * one.explained
-        ):
-            first.setdefault(other.trait.key[0], _wording(other))
+        is_apart = other.trait.is_amount or other.trait.key[0] != one.trait.key[0]
+        if other is not one and is_apart and _weight(other) > SIZE and other.explained >= EQUAL * one.explained:
+            first.setdefault(other.trait.key if other.trait.is_amount else other.trait.key[0], _wording(other))
     return tuple(first.values())[:MOST_ALIKE]
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sparring.detectors import DETECTORS
+from sparring.detectors import DETECTORS, Detector, Watch
 from sparring.findings import Finding, Severity
+from sparring.history import History
 from sparring.types import Reward, StopReason, Trajectory
 from tests.detectors.runs import Script, findings, is_right, look, played, right, wrong
 
@@ -225,11 +226,20 @@ def test_a_reward_that_pays_by_chance_has_no_mechanism_and_three_episodes_of_dif
     assert reported[0].trajectories == tuple(one["id"] for one in examples)
 
 
-def test_a_note_of_an_unknown_mechanism_does_not_follow_a_named_one() -> None:
-    scripts, judge, _ = MECHANISMS["phrase"]
-    reported = findings(played(scripts, judge, steps=8), "reward.mechanism")
-    named = next(place for place, one in enumerate(reported) if one.severity is Severity.WARNING)
-    assert all(one.severity is Severity.WARNING for one in reported[named:])
+def test_a_note_of_a_rule_is_not_made_after_it_has_warned() -> None:
+    severities = iter([Severity.NOTE, Severity.WARNING, Severity.NOTE, Severity.ERROR])
+
+    def rule(history: History) -> list[Finding]:
+        severity = next(severities)
+        evidence = {"subject": f"{severity} at {history.last_step}"}
+        return [Finding(rule="made.up", severity=severity, symptom="", evidence=evidence, change="", confirm="")]
+
+    watch = Watch(History(), [Detector(name="made.up", rule=rule)])
+    reported = []
+    for step in range(1, 5):
+        watch.log_metrics(step, {})
+        reported += [one.severity for one in watch.findings()]
+    assert reported == [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 
 
 @pytest.mark.parametrize("case", ["more calls", "fewer calls", "many words", "marks", "repetition"])
@@ -240,10 +250,10 @@ def test_without_a_scorer_a_paid_habit_is_a_warning(case: str) -> None:
 
 
 def test_findings_name_the_steps_that_they_hold_for() -> None:
-    scripts, judge, _ = HACKS["reward.paid_for_wrong"]
-    run = played(scripts, judge)
+    rare = [right(0.05), wrong(0.93), Script(0.02, text("<res>9x</res>"))]
+    run = played(rare, lenient, steps=24)
     reported = findings(run, "reward.paid_for_wrong")
-    assert reported
+    assert max(one.step or 0 for one in reported) > 3
     for one in reported:
         first, last = one.evidence["steps"]
         assert (first, last) == (max(1, (one.step or 0) - 2), one.step)
