@@ -23,8 +23,8 @@ MOST_WORDS = 4
 """Of a phrase."""
 MOST_TOKENS = 160
 """Of one text, half of them from its end."""
-FEWEST = 3
-"""Episodes that have a trait, for it to be looked at."""
+FEWEST, FEWEST_SHARE = 5, 0.03
+"""Episodes, and their share, that have a trait, and that lack it, for it to be looked at."""
 LEVELS = 15
 """An amount has so many equal steps from its 5th lowest to its 5th highest value."""
 OUTERMOST = 4
@@ -89,14 +89,15 @@ def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
     carriers: dict[Key, list[int]] = defaultdict(list)
     amounts: dict[Key, dict[int, float]] = defaultdict(dict)
     for place, digest in enumerate(episodes):
-        for key in sorted(set(_marks_of(digest))):
+        for key in dict.fromkeys(_marks_of(digest)):
             carriers[key].append(place)
         for key, value in _amounts_of(digest):
             amounts[key][place] = max(value, amounts[key].get(place, value))
+    fewest = max(FEWEST, FEWEST_SHARE * len(episodes))
     marks = [
         Trait(key, ((1, _mask(places)),))
         for key, places in carriers.items()
-        if FEWEST <= len(places) <= len(episodes) - FEWEST
+        if fewest <= len(places) <= len(episodes) - fewest
     ]
     return marks + [trait for key, values in amounts.items() if (trait := _amount(key, values)) is not None]
 
@@ -170,6 +171,7 @@ def _marks_of_call(call: Call) -> Iterator[Key]:
 def _amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
     words, prompt = _words(digest.answer), set(_words(digest.prompt))
     results = {word for call in digest.calls for word in _words(call.result)}
+    known = prompt | results
     numbers = [float(one) for one in _NUMBER.findall(digest.answer)]
     amounts = {
         "calls": len(digest.calls),
@@ -188,7 +190,7 @@ def _amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
         "characters beyond ASCII in the answer": sum(not letter.isascii() for letter in digest.answer),
         "words of the prompt in the answer": sum(word in prompt for word in words),
         "words of results in the answer": sum(word in results for word in words),
-        "words in the answer that neither prompt nor results have": sum(word not in prompt | results for word in words),
+        "words in the answer that neither prompt nor results have": sum(word not in known for word in words),
         "characters in the answer": len(digest.answer),
         "sampled tokens": digest.num_tokens,
     }
