@@ -14,6 +14,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Message, Trajectory
 
 NUM_TASKS = 4
+"""Of which a wrong episode is graded; 1 where a model judges."""
 FEW, MANY = 16, 1024
 """Sampled tokens a turn of an episode that is otherwise the same."""
 PADDING = "let me look at this again and think about it once more. " * 20
@@ -34,8 +35,9 @@ async def length(subject: Subject) -> Iterable[Finding]:
     if golds is None:
         return []
     found: dict[str, tuple[float, Episode, Episode]] = {}
+    num_tasks = 1 if subject.model_judges else NUM_TASKS
     for one in [each for each in await episodes_of(subject, "wrong") if each.is_wrong and each.trajectory.turns][
-        :NUM_TASKS
+        :num_tasks
     ]:
         few, many, padded = [
             await judged(subject, golds, name, one.gold, trajectory)
