@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.checks.answers import as_object, canonical
 from sparring.checks.calls import Call, likely_calls
-from sparring.checks.deeds import changed_names
 from sparring.checks.golds import Gold, Golds
 from sparring.checks.subject import Subject
 from sparring.environments import answer, tool_call
@@ -98,7 +98,7 @@ async def tried(subject: Subject, gold: Gold, tool: Tool, idle: Json, right: Jso
     likely = await likely_calls(subject, gold.task, tool)
     named = []
     acted_on = [value for one in actions_of(gold.script) for value in one.arguments.values()]
-    names = list({canonical(one): one for one in [*acted_on, *changed_names(idle, right)]}.values())
+    names = list({canonical(one): one for one in [*acted_on, *_changed_names(idle, right)]}.values())
     for argument in sorted(tool.required):
         rest = likely[0].arguments if likely else {}
         calls = [
@@ -108,6 +108,43 @@ async def tried(subject: Subject, gold: Gold, tool: Tool, idle: Json, right: Jso
         if calls and tool.required <= calls[0].arguments.keys():
             named.append(calls[:MOST_NAMES])
     return [*named, *([one] for one in likely[:2])]
+
+
+def _changed_names(idle: Json, right: Json) -> list[Json]:
+    """Keys and values that name what the expert changed: the keys on the way, and what stayed in a row that changed."""
+    found: dict[str, Json] = {}
+
+    def note(value: Json) -> None:
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            found.setdefault(canonical(value), value)
+
+    def walk(before: Json, after: Json) -> None:
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            for key in [*before, *(key for key in after if key not in before)]:
+                if canonical(before.get(key)) != canonical(after.get(key)):
+                    note(key)
+                    walk(before.get(key), after.get(key))
+                elif not isinstance(before.get(key), Mapping | list):
+                    note(before.get(key))
+        elif isinstance(before, list) and isinstance(after, list):
+            gone, new = without(before, after), without(after, before)
+            for place, row in enumerate(gone):
+                walk(row, new[place] if place < len(new) else {})
+
+    walk(idle, right)
+    return list(found.values())
+
+
+def without(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:
+    """Those rows that the others do not have, as often as they do not."""
+    left = Counter(map(canonical, others))
+    found = []
+    for row in rows:
+        if left[canonical(row)] > 0:
+            left[canonical(row)] -= 1
+        else:
+            found.append(row)
+    return found
 
 
 def _edited(script: Sequence[Message], edits: Mapping[tuple[int, int], Sequence[Call]]) -> tuple[Message, ...]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakKeyDictionary
 
+from sparring.checks.actions import actions_of, left_out, without
 from sparring.checks.answers import canonical
 from sparring.checks.golds import Gold, Golds, golds_of
-from sparring.checks.graded import Aspect
+from sparring.checks.graded import Aspect, grade
 from sparring.checks.scripted import ScriptedPolicy, saying
-from sparring.checks.subject import Subject, UndecidedError
+from sparring.checks.subject import JudgeName, Subject, UndecidedError
 from sparring.types import Json, Trajectory
 
 NUM_COMPARED = 8
@@ -52,6 +52,7 @@ class Deeds:
         self._subject, self._golds = subject, golds
         self._known: dict[str, tuple[Json, Json]] = {}
         self._asked: list[_Asked] | None = None
+        self._ignored: frozenset[str] | None = None
 
     async def verdict(self, gold: Gold, trajectory: Trajectory) -> tuple[Verdict, str]:
         """With its reason. Raises UndecidedError when the expert's episode cannot be played."""
@@ -81,18 +82,33 @@ class Deeds:
         if gold.task.id not in self._known:
             right = await self._subject.play(gold.task, self._golds.policy(gold.task), judged=False)
             idle = await self._subject.play(gold.task, idle_policy(gold), judged=False)
+            if self._ignored is None:
+                self._ignored = frozenset() if right.final_state is not None else await self._ignored_tools(gold, right)
             self._known[gold.task.id] = self._done(idle), self._done(right)
         return self._known[gold.task.id]
 
     def _done(self, trajectory: Trajectory) -> Json:
-        """What an episode did: its final state, or its calls that worked where the environment says no state."""
+        """What an episode did: its final state, or its graded calls that worked where the environment reports no state."""
         if trajectory.final_state is not None:
             return trajectory.final_state
         calls: dict[str, list[Json]] = {}
         for one in trajectory.transitions:
-            if one.get("error") is None:
+            if one.get("error") is None and one["tool"] not in (self._ignored or ()):
                 calls.setdefault(str(one["tool"]), []).append(one["arguments"])
         return calls
+
+    async def _ignored_tools(self, gold: Gold, right: Trajectory) -> frozenset[str]:
+        """Tools that the expert uses and whose absence does not lower the grade: lookups, say."""
+        judge: JudgeName = "reward" if self._subject.scorer is None else "scorer"
+        best = await grade(self._subject, judge, right)
+        calls, ignored = actions_of(gold.script), set()
+        for tool in {one.tool for one in calls}:
+            script = left_out(gold.script, [one for one in calls if one.tool == tool])
+            played = await self._subject.play(gold.task, saying(f"without {tool}", script), judged=False)
+            given = await grade(self._subject, judge, played)
+            if best is not None and given is not None and given >= best - 1e-9:
+                ignored.add(tool)
+        return frozenset(ignored)
 
     async def _all_asked(self) -> list[_Asked]:
         if self._asked is None:
@@ -126,31 +142,6 @@ def idle_policy(gold: Gold) -> ScriptedPolicy:
     last = gold.script[-1]
     said = {"role": "assistant", "content": last.get("content") or "Done."}
     return saying("does nothing", (said,))
-
-
-def changed_names(idle: Json, right: Json) -> list[Json]:
-    """Keys and values that name what the expert changed: the keys on the way, and what stayed in a row that changed."""
-    found: dict[str, Json] = {}
-
-    def note(value: Json) -> None:
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            found.setdefault(canonical(value), value)
-
-    def walk(before: Json, after: Json) -> None:
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            for key in [*before, *(key for key in after if key not in before)]:
-                if canonical(before.get(key)) != canonical(after.get(key)):
-                    note(key)
-                    walk(before.get(key), after.get(key))
-                elif not isinstance(before.get(key), Mapping | list):
-                    note(before.get(key))
-        elif isinstance(before, list) and isinstance(after, list):
-            gone, new = _minus(before, after), _minus(after, before)
-            for place, row in enumerate(gone):
-                walk(row, new[place] if place < len(new) else {})
-
-    walk(idle, right)
-    return list(found.values())
 
 
 def _find_asked(known: Sequence[tuple[Gold, Json, Json]], read: frozenset[tuple[str, ...]]) -> Iterator[_Asked]:
@@ -219,7 +210,7 @@ def _effects(before: Json, after: Json, path: _Path = ()) -> set[tuple[_Path, st
             found |= _effects(before.get(key), value, (*path, key))
         return found
     if isinstance(before, list) and isinstance(after, list):
-        return {(path, canonical(row)) for row in _minus(after, before)}
+        return {(path, canonical(row)) for row in without(after, before)}
     return {(path, canonical(after))} if canonical(before) != canonical(after) else set()
 
 
@@ -243,14 +234,3 @@ def _unordered(value: Json) -> str:
     if isinstance(value, list | tuple):
         return canonical(sorted(map(_unordered, value)))
     return canonical(value)
-
-
-def _minus(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:
-    left = Counter(map(canonical, others))
-    found = []
-    for row in rows:
-        if left[canonical(row)] > 0:
-            left[canonical(row)] -= 1
-        else:
-            found.append(row)
-    return found

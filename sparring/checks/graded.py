@@ -33,13 +33,13 @@ async def graded_aspects(subject: Subject, judge: JudgeName, right: Sequence[Tra
     if (subject.scorer if judge == "scorer" else subject.reward) is None:
         return frozenset()
     for place, trajectory in enumerate(right[:NUM_PROBED]):
-        best = await _grade(subject, judge, trajectory)
+        best = await grade(subject, judge, trajectory)
         changes = list(_changes(trajectory, [*right[:place], *right[place + 1 :]]))
         await subject.judge_ahead([changed for _, changed in changes])
         for aspect, changed in changes:
             if aspect not in found and best is not None:
-                grade = await _grade(subject, judge, changed)
-                if grade is None or grade < best - 1e-9:
+                given = await grade(subject, judge, changed)
+                if given is None or given < best - 1e-9:
                     found.add(aspect)
     return frozenset(found)
 
@@ -61,13 +61,13 @@ def _changes(trajectory: Trajectory, others: Sequence[Trajectory]) -> Iterator[t
         yield Aspect.CALLS, _with(trajectory, transitions=(), messages=messages, turns=trajectory.turns[-1:])
 
 
-async def _grade(subject: Subject, judge: JudgeName, trajectory: Trajectory) -> float | None:
+async def grade(subject: Subject, judge: JudgeName, trajectory: Trajectory) -> float | None:
     """What this judge alone gives; None where it fails. Raises JudgeOutageError."""
     try:
-        grade = await subject.ask_judge(judge, trajectory)
+        given = await subject.ask_judge(judge, trajectory)
     except JudgeFailedError:
         return None
-    return grade.value if judge == "scorer" else grade.total
+    return given.value if judge == "scorer" else given.total
 
 
 def with_last(trajectory: Trajectory, message: Message) -> Trajectory:

@@ -180,3 +180,19 @@ def scorer(trajectory):
     assert [one.symptom for one in found] == [
         "The scorer takes wrong episodes for right: skip in place of what the expert does."
     ]
+
+
+def test_a_lookup_that_the_scorer_does_not_ask_for_may_be_left_out() -> None:
+    """Graded by its calls alone, where the environment reports no state."""
+
+    async def kinds(folder: Path) -> dict[str, set[Kind]]:
+        found: dict[str, set[Kind]] = {}
+        for one in await mutated(subject(folder)):
+            if one.mutation.calls is not None:
+                found.setdefault(one.mutation.name, set()).add(one.mutation.kind)
+        return found
+
+    found = asyncio.run(kinds(HERE.parent / "calls_only"))
+    assert found["orders_of left out"] == {Kind.SAME}
+    assert "orders_of with another name" not in found
+    assert found["refund with another order"] == found["refund left out"] == {Kind.WRONG}
