@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Sequence
+from dataclasses import replace
 
-from sparring.checks.registry import Check
+from sparring.checks.registry import SECONDS, Check
 from sparring.checks.report import Checked
-from sparring.checks.subject import Subject, UndecidedError
+from sparring.checks.subject import Subject
+from sparring.checks.timing import OutOfTimeError, UndecidedError
 from sparring.errors import ServiceError
 from sparring.findings import Finding
+
+NUM_NAMED = 20
+"""Findings of one kind that are named in one."""
 
 
 async def ask(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:
@@ -20,12 +26,15 @@ async def ask(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:
     began = time.monotonic()
     found: list[Finding] = []
     state, reason = "decided", None
+    subject.timing.begin(check.name, weight=check.seconds / SECONDS)
     try:
         lacking = next(filter(None, map(subject.lacks, check.needs)), None)
         if lacking is None:
             found = list(await check.rule(subject))
         else:
             state, reason = "skipped", lacking
+    except OutOfTimeError as error:
+        state, reason = "left_out", str(error)
     except UndecidedError as error:
         state, reason = "undecided", str(error)
     except ServiceError:
@@ -33,4 +42,23 @@ async def ask(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:
     except Exception as error:  # noqa: BLE001 - reported as it is
         place = traceback.extract_tb(error.__traceback__)[-1]
         state, reason = "undecided", f"{error!r} at {place.filename}:{place.lineno}"
+    found = one_of_a_kind(found)
+    if state == "decided" and check.name in subject.timing.cut:
+        reason = "looked at fewer episodes than usual, for time"
     return found, Checked(name=check.name, state=state, seconds=time.monotonic() - began, reason=reason)
+
+
+def one_of_a_kind(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of a rule with one severity and one change, as one finding with their count."""
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.severity, finding.change), []).append(finding)
+    merged = []
+    for first, *others in kinds.values():
+        if others:
+            evidence = {**first.evidence, "count": 1 + len(others), "also": [one.symptom for one in others[:NUM_NAMED]]}
+            first = replace(
+                first, symptom=f"{first.symptom} ({1 + len(others)} findings of this kind)", evidence=evidence
+            )
+        merged.append(first)
+    return merged

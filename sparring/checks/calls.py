@@ -1,99 +1,95 @@
-"""Tool calls to try: those of the expert, and plausible ones for tools that it does not call."""
+"""Calls of tools to look at: those that were found to be legal, and the same with arguments changed."""
 
 from __future__ import annotations
 
 import copy
-import json
-import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
+from sparring.checks.arguments import schema_values
+from sparring.checks.explore import Call, expert_calls, explored
 from sparring.checks.scripted import ScriptedPolicy, saying
-from sparring.checks.subject import Subject, UndecidedError
-from sparring.environments import ToolResult, execute, opened, tool_call
+from sparring.checks.subject import Subject
+from sparring.environments import ToolResult, execute, tool_call
 from sparring.environments.base import reset
-from sparring.environments.tools import Tool, fits
-from sparring.types import Json, Task
+from sparring.environments.tools import Tool
+from sparring.types import Json, Message, Task
 
+__all__ = ["Call", "expert_calls"]
 EXPLORER = "explorer"
 STRANGER = "stranger"
-MOST_CANDIDATES = 6
-"""Values that are tried for one argument."""
-
-
-WRITING = ("add", "apply", "book", "cancel", "change", "close", "create", "delete", "edit", "execute", "file", "hold", "insert",
-           "issue", "make", "mark", "move", "open", "order", "pay", "place", "post", "put", "record", "refund", "register",
-           "release", "remove", "reset", "run", "save", "schedule", "send", "set", "start", "step", "stop", "store", "submit",
-           "transfer", "update", "write")  # fmt: skip
-"""First words of the names of tools that are expected to change the world."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    tool: str
-    arguments: Mapping[str, Json]
-
-    def __str__(self) -> str:
-        return f"{self.tool}({', '.join(f'{name}={json.dumps(value)}' for name, value in self.arguments.items())})"
-
-
-def changes(tool: str) -> bool:
-    """Whether a tool is expected to change the world."""
-    return tool.split("_")[0].lower() in WRITING
+MOST_CALLS = 6
+"""Of one tool in one task, that rules look at."""
+SLOW_SECONDS = 0.25
+"""Where an episode takes longer, calls that are compared are made in one environment, one after the other."""
 
 
 async def answers(subject: Subject, task: Task, calls: Sequence[Call]) -> list[ToolResult]:
-    """What the tools say to these calls, one after the other in a fresh environment. Raises UndecidedError when the world
-    fails."""
+    """What the tools return to these calls, one after the other in a fresh environment. Raises what `Subject.opened`
+    raises."""
     own = copy.deepcopy(task)
-    try:
-        async with opened(subject.make_environment(), own) as environment:
-            await reset(environment, own)
-            return [await execute(environment, one.tool, dict(one.arguments)) for one in calls]
-    except Exception as error:
-        raise UndecidedError(f"tools of task {task.id} could not be called: {error}") from error
+    async with subject.opened(own) as environment:
+        await reset(environment, own)
+        return [await execute(environment, one.tool, dict(one.arguments)) for one in calls]
 
 
-async def expert_calls(subject: Subject, task: Task) -> list[Call]:
-    """The calls that the expert makes, in order; none without an expert."""
-    expert = subject.expert(task)
-    if expert is None:
-        return []
-    played = await subject.play(task, expert, judged=False)
-    return [
-        Call(str(one["tool"]), one["arguments"])
-        for one in played.transitions
-        if one["tool"] in subject.tools and isinstance(one["arguments"], Mapping)
-    ]
+async def answers_apart(
+    subject: Subject, task: Task, calls: Sequence[Call], before: Sequence[Call] = ()
+) -> list[ToolResult]:
+    """What each of these calls returns after the calls `before` it, in an environment of its own; asked once. Where
+    environments start slowly, all of them are made in one."""
+    known: dict[str, ToolResult] = subject.shared.setdefault("answers apart", {})
+    keys = [str([task.id, *map(str, before), str(call)]) for call in calls]
+    missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in known}
+    if missing and subject.timing.episode_seconds > SLOW_SECONDS:
+        said = await answers(subject, task, [*before, *missing.values()])
+        known |= dict(zip(missing, said[len(before) :], strict=True))
+    else:
+        for key, call in missing.items():
+            known[key] = (await answers(subject, task, [*before, call]))[-1]
+    return [known[key] for key in keys]
 
 
 async def likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:
-    """Calls of a tool that may work: the expert's own, then plausible arguments, likeliest first."""
-    known = subject.shared.setdefault("likely calls", {})
-    if (task.id, tool.name) not in known:
-        known[task.id, tool.name] = await _likely_calls(subject, task, tool)
-    return known[task.id, tool.name]
+    """Calls of a tool: the expert's own, then legal ones, then what else was tried; one at least."""
+    found = await explored(subject, task)
+    own = [one for one in await expert_calls(subject, task) if one.tool == tool.name]
+    tried = [one.call for one in (*found.legal(tool.name), *found.of(tool.name))]
+    calls = {str(one): one for one in (*own, *tried)} or {"": _any_call(tool)}
+    return list(calls.values())[:MOST_CALLS]
 
 
-async def _likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:
-    expert = await expert_calls(subject, task)
-    own = [one for one in expert if one.tool == tool.name]
-    pools = {name: list(_candidates(hint, name, task, expert)) for name, hint in tool.hints.items()}
-    width = max((len(pool) for pool in pools.values()), default=1)
-    made = [
-        Call(tool.name, {name: pool[min(index, len(pool) - 1)] for name, pool in pools.items() if pool})
-        for index in range(min(width, MOST_CANDIDATES))
-    ]
-    return [one for index, one in enumerate([*own, *made]) if one not in [*own, *made][:index]]
+async def before_legal(subject: Subject, task: Task, tool: str) -> tuple[Call, ...]:
+    """The calls that the likeliest legal call of a tool needs before it; none where it is legal by itself."""
+    legal = (await explored(subject, task)).legal(tool)
+    if not legal or not legal[0].before:
+        return ()
+    alone = (await answers_apart(subject, task, [legal[0].call]))[0]
+    return () if alone.error is None and alone.content == legal[0].result.content else legal[0].before
+
+
+def _any_call(tool: Tool) -> Call:
+    """A call with values that mean nothing."""
+    parameters = tool.schema["function"].get("parameters", {})
+    required = parameters.get("required", ())
+    values = {name: schema_values(part) for name, part in parameters.get("properties", {}).items() if name in required}
+    return Call(tool.name, {name: made[0] if made else "example" for name, made in values.items()})
 
 
 async def explorer(subject: Subject, task: Task) -> ScriptedPolicy:
-    """A policy that calls every tool once, with the likeliest arguments, and then answers."""
-    calls = [(await likely_calls(subject, task, tool))[0] for tool in subject.tools.values()]
+    """A policy that calls every tool, as far as that is known in a way that works, and then answers."""
+    calls = (await explored(subject, task)).script
+    calls += [_any_call(tool) for name, tool in subject.tools.items() if name not in {one.tool for one in calls}]
+    return saying(EXPLORER, [*_in_turns(subject, calls), {"role": "assistant", "content": "done"}])
+
+
+def _in_turns(subject: Subject, calls: Sequence[Call]) -> list[Message]:
+    """One call a turn, or several where there are more calls than turns."""
     said = [tool_call(one.tool, **one.arguments) for one in calls]
-    return saying(EXPLORER, [*said, {"role": "assistant", "content": "done"}])
+    each = -(-len(said) // max(1, subject.config.environment.max_turns - 1))
+    parts = [said[index : index + each] for index in range(0, len(said), max(1, each))]
+    return [{**part[0], "tool_calls": [call for one in part for call in one["tool_calls"]]} for part in parts]
 
 
 def strange(call: Call) -> Call:
@@ -110,12 +106,11 @@ def strange(call: Call) -> Call:
 async def stranger(subject: Subject, task: Task) -> ScriptedPolicy:
     """A policy that asks every tool once about what no task knows, as a policy in training does all the time."""
     calls = [strange((await likely_calls(subject, task, tool))[0]) for tool in subject.tools.values()]
-    said = [tool_call(one.tool, **one.arguments) for one in calls]
-    return saying(STRANGER, [*said, {"role": "assistant", "content": "done"}])
+    return saying(STRANGER, [*_in_turns(subject, calls), {"role": "assistant", "content": "done"}])
 
 
 async def players(subject: Subject, task: Task) -> list[ScriptedPolicy]:
-    """Who shows what the environment does: its expert, and somebody who also calls what the expert does not."""
+    """Policies that show what the environment does: its expert, and one that also calls what the expert does not."""
     expert = subject.expert(task)
     return [*([] if expert is None else [expert]), await explorer(subject, task)]
 
@@ -137,43 +132,3 @@ def alternatives(hint: Any) -> list[Any]:
     if get_origin(hint) in (Union, types.UnionType):
         return [one for one in get_args(hint) if one is not type(None)]
     return [hint]
-
-
-def _candidates(hint: Any, name: str, task: Task, expert: Sequence[Call]) -> Iterator[Json]:
-    """Values for an argument, likeliest first, each once."""
-    fields = list(leaves(task.fields))
-    said = [value for one in expert for key, value in one.arguments.items() if key == name]
-    named = [value for key, value in fields if key == name]
-    near = [value for key, value in fields if key and (key in name or name in key)]
-    words = [word for message in task.messages for word in _words(str(message.get("content")))]
-    keys = [key for value in task.fields.values() if isinstance(value, Mapping) for key in value]
-    others = [value for one in expert for value in one.arguments.values()]
-    everything = [*said, *named, *near, *others, *words, *keys, *(value for _, value in fields), *_made_up(hint)]
-    seen: list[Json] = []
-    for value in everything:
-        if fits(value, hint) and value is not None and value not in seen:
-            seen.append(value)
-            yield value
-        if len(seen) == MOST_CANDIDATES:
-            return
-
-
-def _made_up(hint: Any) -> list[Json]:
-    """Values of a type that mean nothing."""
-    made: list[Json] = []
-    for one in alternatives(hint):
-        if get_origin(one) is Literal:
-            made += get_args(one)
-        elif (get_origin(one) or one) is list:
-            made += [[item] for item in _made_up((get_args(one) or (str,))[0])[:1]] + [[]]
-        elif (get_origin(one) or one) is dict:
-            made.append({})
-        else:
-            made += {str: ["example"], int: [1, 2, 0], float: [1.5, 1], bool: [True, False]}.get(one, [])
-    return made
-
-
-def _words(text: str) -> list[str]:
-    """Words of a prompt that look like names, codes or quoted texts, the last first: what is asked for stands at the end."""
-    found = re.findall(r'"([^"\n]{1,60})"|\b([A-Z][\w-]*\d[\w-]*|\w+-\d+|[A-Z][a-z]+\d*)\b', text)
-    return [first or second for first, second in reversed(found)]

@@ -28,7 +28,9 @@ SPLITS = ("train", *EVALUATED)
 MUCH_CONTAMINATION = 0.05
 """Share of a split from which near copies of training tasks make it useless."""
 IDENTIFIES = 0.9
-"""Share of different prompts among the training tasks, from which a prompt alone tells a task; below, its world tells it."""
+"""Share of different prompts among the training tasks, from which a prompt alone tells a task; below, its fields tell it."""
+ALIKE = 0.1
+"""Share of different tasks, by prompt and fields, up to which their seeds tell them apart: a game, say."""
 MANY_DUPLICATES = 0.01
 RESET_SECONDS = 3.0
 NUM_SHOWN = 5
@@ -85,10 +87,13 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also trained on, word for word or nearly.
 
     Prompts are compared without case, punctuation and fillers, and by the words that only they have, so that the tasks of one
-    template that name different things are different. Split by what must not be known (customer, item, document), not by row.
+    template that name different things are different. Tasks that differ by their seed alone, as of a game, are compared by it.
+    Split by what must not be known (customer, item, document), not by row.
     """
     everything = placed(subject)
     train = [one for one in everything if one.split == "train"]
+    if _told_by_seed(subject):
+        return _contaminated(_same_seeds(everything), Counter(one.split for one in everything), "the same as")
     by_prompt = len({normalized(prompt_text(one.task)) for one in train}) >= IDENTIFIES * len(train)
     known = {_identity(one.task, by_prompt): one for one in reversed(train)}
     exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
@@ -143,13 +148,13 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
     answers cannot be answered: one of both rows is wrong. Results, histories and comparisons go by the id.
     """
     found = []
-    everything = placed(subject)
+    everything, by_seed = placed(subject), _told_by_seed(subject)
     for split in SPLITS:
         members = [one for one in everything if one.split == split]
         found += _shared_ids(split, members)
         by_key: dict[str, list[Placed]] = defaultdict(list)
         for one in members:
-            by_key[_identity(one.task, by_prompt=False)].append(one)
+            by_key[str(one.task.seed) if by_seed else _identity(one.task, by_prompt=False)].append(one)
         repeated = [group for group in by_key.values() if len(group) > 1]
         surplus = sum(len(group) - 1 for group in repeated)
         if surplus and surplus >= MANY_DUPLICATES * len(members):
@@ -211,6 +216,23 @@ async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> lis
             confirm="Every prompt has one answer.",
         )
     ]  # fmt: skip
+
+
+def _told_by_seed(subject: Subject) -> bool:
+    """Whether tasks differ by their seeds alone, from which the environment makes what is different in them."""
+    train = subject.tasks.train
+    kinds = {_identity(task, by_prompt=False) for task in train}
+    return subject.environment_class is not None and len(kinds) <= ALIKE * len(train) and len(train) > 1 / ALIKE
+
+
+def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Placed]]]:
+    """Pairs of a training task and one of another split with its seed, by split."""
+    known = {one.task.seed: one for one in everything if one.split == "train"}
+    found: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
+    for one in everything:
+        if one.split != "train" and one.task.seed in known:
+            found[one.split].append((known[one.task.seed], one))
+    return found
 
 
 def _identity(task: Task, by_prompt: bool) -> str:

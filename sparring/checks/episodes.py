@@ -16,13 +16,14 @@ from sparring.checks.mutations import naming_all, other_parts
 from sparring.checks.scripted import Asked, ScriptedPolicy, saying
 from sparring.checks.scripts import at_once, busy, copying, guessing, never_answering
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, JudgeOutageError, Subject, UndecidedError
+from sparring.checks.timing import OutOfTimeError
 from sparring.environments import answer
 from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 24
 """Tasks that each policy plays, where they are quick."""
 SECONDS = 1.5
-"""After which a policy plays no further task; it plays FEWEST at least."""
+"""After which a policy plays no further task; it plays FEWEST at least, and fewer where the time of the rule ends."""
 FEWEST = 4
 SLOW_SECONDS = 4.0
 """After which it plays no further task in any case."""
@@ -94,7 +95,8 @@ async def episodes_of(subject: Subject, name: str) -> list[Episode]:
 
 
 async def all_episodes(subject: Subject) -> list[Episode]:
-    """Those of every policy. What the environment failed over is left out. Raises JudgeOutageError."""
+    """Those of every policy. Where the environment failed, or the time was used up, they are left out. Raises
+    JudgeOutageError."""
     episodes: list[Episode] = []
     if subject.model_judges:
         await _judge_ahead(subject)
@@ -103,6 +105,10 @@ async def all_episodes(subject: Subject) -> list[Episode]:
             episodes += await episodes_of(subject, name)
         except JudgeOutageError:
             raise
+        except OutOfTimeError:
+            if not episodes:
+                raise
+            break
         except UndecidedError:
             continue
     return episodes
@@ -141,6 +147,10 @@ async def _play_all(subject: Subject, golds: Golds, name: str) -> list[Episode]:
             break
         try:
             trajectory = await _episode(subject, gold, policy)
+        except OutOfTimeError:
+            if not episodes:
+                raise
+            break
         except UndecidedError as error:
             failures.append(str(error))
             if len(failures) >= FEWEST:

@@ -9,10 +9,11 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from sparring.checks.answers import canonical, most_frequent, text_of
+from sparring.checks.answers import as_object, canonical, most_frequent, text_of
+from sparring.checks.calls import leaves as named_leaves
 from sparring.checks.data import SPLITS, Placed, placed
 from sparring.checks.episodes import Episode, clipped, episodes_of
 from sparring.checks.golds import Gold, Golds, golds_of
@@ -21,6 +22,7 @@ from sparring.checks.prompt import prompt_of
 from sparring.checks.registry import check
 from sparring.checks.scripts import as_text, leaves
 from sparring.checks.subject import EXPERT, Subject
+from sparring.checks.tools import all_answers
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -162,7 +164,14 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     evidence = {one.gold.task.id: _evidence(one, copied.get(one.gold.task.id)) for one in played}
     found = [*_undecided(golds, played, copied)]
     # Without tools the policy may be meant to know what is not said.
-    return [*found, *_said_nowhere(golds, played, evidence)] if subject.tools else found
+    if not subject.tools:
+        return found
+    nowhere = list(_said_nowhere(golds, played, evidence))
+    if not golds.has_expert:
+        # Nobody has shown the calls that give it: what stands in some result under its name is given by other arguments.
+        given = {key for _, _, said in await all_answers(subject) for key, _ in named_leaves(as_object(said) or {})}
+        nowhere = [replace(one, severity=Severity.WARNING) for one in nowhere if one.evidence["part"] not in given]
+    return [*found, *nowhere]
 
 
 def _undecided(golds: Golds, played: Sequence[Episode], copied: Mapping[str, Episode]) -> Iterator[Finding]:

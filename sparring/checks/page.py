@@ -30,8 +30,9 @@ def page(report: CheckReport) -> str:
     """The whole document."""
     counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in SEVERITIES)
     findings = "\n".join(map(finding_article, report.findings)) or "<p>Nothing was found.</p>"
+    reach = "" if report.reach is None else f"<p>{text(report.reach)}.</p>\n"
     body = f"""<h1>Check of {text(report.recipe)}</h1>
-<p>{counts}, in {report.seconds:.1f} s.</p>
+{reach}<p>{counts}, in {report.seconds:.1f} s.</p>
 {findings}
 <h2>What was checked</h2>
 <table>

@@ -17,11 +17,12 @@ class Checked:
     """One rule that was asked: how it ended and how long it took."""
 
     name: str
-    state: Literal["decided", "skipped", "undecided"]
-    """`skipped`: what it needs was not given. `undecided`: what it needed to see did not happen, which is a finding."""
+    state: Literal["decided", "skipped", "left_out", "undecided"]
+    """`skipped`: what it needs was not given. `left_out`: there was no time for it. `undecided`: what it needed to see did
+    not happen, which is a finding."""
     seconds: float = 0.0
     reason: str | None = None
-    """Why it was not decided."""
+    """Why it was not decided, or on what little."""
 
     def as_json(self) -> dict[str, Json]:
         return {"rule": self.name, "state": self.state, "seconds": round(self.seconds, 3), "reason": self.reason}
@@ -42,6 +43,16 @@ class CheckReport:
     @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    @property
+    def reach(self) -> str | None:
+        """The share of the tools that a legal call reached, in a line; None where no tool was tried."""
+        if "tools_reached" not in self.measured:
+            return None
+        reached, others = self.measured["tools_reached"], self.measured["tools_not_tested"]
+        num = len(reached) + len(others)
+        share = f"{len(reached)} of {num} tools reached by a legal call ({len(reached) / max(1, num):.0%})"
+        return f"{share}; not tested: {', '.join(others)}" if others else share
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity is severity for finding in self.findings)

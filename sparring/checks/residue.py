@@ -9,12 +9,15 @@ import os
 import sqlite3
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from sparring.checks.subject import Subject
 
 MOST_OBJECTS = 50_000
 """Objects that are walked from one global."""
@@ -45,7 +48,7 @@ def residue() -> Residue:
     return Residue(counts)
 
 
-def globals_of(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
+def _globals_of(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
     """What modules and their classes keep, by name: everything that may change and is not code of somebody else."""
     found: dict[str, Any] = {}
     for module in modules:
@@ -64,22 +67,24 @@ def globals_of(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
     return found
 
 
+def kept_globals(subject: Subject) -> dict[str, Any]:
+    """What modules keep, apart from what the environment's class declares to outlive its episodes."""
+    cls = subject.environment_class
+    assert cls is not None, "the rule needs an environment"
+    declared = {f"{one.__name__}.{name}" for one in cls.__mro__ for name in getattr(cls, "persists", ())}
+    kept = _globals_of(subject.own_code.modules())
+    return {name: value for name, value in kept.items() if name not in declared}
+
+
 def size_of(root: Any) -> int:
-    """How many objects are reached from a global, its own code and the modules apart."""
-    return sum(1 for _ in _reached(root))
+    """How many references there are below a global, its own code and the modules apart: the same text in a list twice
+    counts twice. Weak references keep nothing; pandas collects those of its views and clears them now and then."""
+    return sum(not isinstance(other, weakref.ref) for one in _reached(root) for other in gc.get_referents(one))
 
 
 def holds(root: Any, text: str) -> bool:
     """Whether a text is anywhere in what a global reaches."""
     return any(isinstance(one, str) and text in one for one in _reached(root))
-
-
-def own_modules(folder: Path, *further: str) -> tuple[ModuleType, ...]:
-    """The modules that were loaded from a folder, and those named."""
-    below = str(folder.resolve()) + os.sep
-    loaded = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
-    here = [module for module in loaded if (getattr(module, "__file__", None) or "").startswith(below)]
-    return tuple({id(one): one for one in [*here, *(sys.modules[name] for name in further)]}.values())
 
 
 def _reached(root: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -21,21 +22,20 @@ from sparring import errors
 from sparring.checks import CHECKS
 from sparring.checks.registry import Check
 from sparring.checks.report import Checked, CheckReport
-from sparring.checks.watch import CALL_SECONDS, read_note
+from sparring.checks.timing import CALL_SECONDS, MOST_STRETCHED, START_SECONDS, TOTAL_SECONDS
+from sparring.checks.watch import read_note
 from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
 from sparring.interrupts import STOP_SECONDS
 from sparring.keeper import kept
 from sparring.types import Json
 
-TOTAL_SECONDS = 55.0
-"""What a check without a model may take."""
 MODEL_SECONDS = 1800.0
 _LOAD_SECONDS = 45.0
-"""What importing and loading may take, model apart."""
+"""What importing and loading may take for each minute of the check, model apart."""
 _MAX_PROCESSES = 8
 _END_SECONDS = 5.0
-"""How long a keeper may take to end what it keeps."""
+"""How long a keeper may take to end what it keeps, and a rule to end after its time."""
 
 OnRule = Callable[[str], object]
 Announce = Callable[[str], object]
@@ -53,13 +53,14 @@ class Options:
     schemas: Path | None = None
     reference: tuple[str, ...] = ()
     run: Path | None = None
+    minutes: float = 1.0
+    """What the check may take, model apart; limits of single calls grow with it."""
 
 
 def check_recipe(
     recipe: Path,
     options: Options | None = None,
     *,
-    seconds: float | None = None,
     on_rule: OnRule = lambda _: None,
     announce: Announce = lambda _: None,
 ) -> CheckReport:
@@ -71,12 +72,12 @@ def check_recipe(
     options = options or Options()
     recipe = recipe / "recipe.toml" if recipe.is_dir() else recipe
     rules = selected(options)
-    total = seconds or (MODEL_SECONDS if options.model else TOTAL_SECONDS)
+    total = TOTAL_SECONDS * options.minutes + (MODEL_SECONDS if options.model else 0.0)
     began = time.monotonic()
     with _private_folder() as folder:
         run = _Run(recipe.resolve(), options, folder, seconds=total, on_rule=on_rule, announce=announce)
         run.play(rules)
-    findings = [*run.findings, *undecided(run.checked)]
+    findings = [*run.findings, *undecided(run.checked), *left_out(run.checked, options.minutes)]
     return CheckReport.of(str(recipe), findings, run.checked, seconds=time.monotonic() - began, measured=run.measured)
 
 
@@ -91,18 +92,37 @@ def selected(options: Options) -> list[Check]:
 
 def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
     """One finding for each reason why rules could not be decided."""
-    by_reason: dict[str, list[str]] = {}
+    by_cause: dict[str, list[Checked]] = {}
     for one in checked:
         if one.state == "undecided":
-            by_reason.setdefault(str(one.reason), []).append(one.name)
-    for reason, names in by_reason.items():
+            # The same cause shows with other tasks, too.
+            by_cause.setdefault(re.sub(r"([Tt]ask) \S+", r"\1", str(one.reason)), []).append(one)
+    for same in by_cause.values():
+        reason, names = same[0].reason, [one.name for one in same]
         yield Finding(
             rule=names[0],
             severity=Severity.ERROR,
             symptom=f"{names[0]} could not be decided: {reason}",
             evidence={"reason": reason, "undecided": names},
-            change="Mend what the reason names; until then these rules say nothing about the recipe.",
+            change="Put right what the reason names; until then these rules say nothing about the recipe.",
             confirm="Run `sparring check` again: the rules named in the evidence are decided.",
+        )
+
+
+def left_out(checked: Sequence[Checked], minutes: float) -> Iterator[Finding]:
+    """One note that names the rules for which there was no time, and those that looked at less."""
+    names = [one.name for one in checked if one.state == "left_out"]
+    cut = [one.name for one in checked if one.state == "decided" and one.reason is not None]
+    if names or cut:
+        reason = next((one.reason for one in checked if one.state == "left_out"), None)
+        yield Finding(
+            rule=(names or cut)[0],
+            severity=Severity.NOTE,
+            symptom=f"for want of time {len(names)} rules were left out and {len(cut)} looked at fewer episodes"
+            + (f": {reason}." if reason else "."),
+            evidence={"left_out": names, "on_fewer_episodes": cut, "minutes": minutes},
+            change=f"Give the check more time, with --minutes {max(2, round(minutes * 5))} say; or make `reset` faster.",
+            confirm="Run `sparring check` again: no rule is left out.",
         )
 
 
@@ -157,31 +177,33 @@ class _Run:
                 break
         for name in left:
             reason = "the time for the whole check was used up before its turn"
-            self.checked.append(Checked(name=name, state="undecided", reason=reason))
+            self.checked.append(Checked(name=name, state="left_out", reason=reason))
 
     def _ask(self, left: dict[str, Check]) -> None:
         """One process: takes rules out of `left` as they are decided. Raises _Stopped when it ended too early."""
         with _Worker(self._request(list(left)), self._folder) as worker:
-            loading = MODEL_SECONDS if self._options.model else _LOAD_SECONDS
+            loading = MODEL_SECONDS if self._options.model else _LOAD_SECONDS * self._options.minutes
             try:
                 line = worker.line(until=min(self._deadline, time.monotonic() + loading))
             except _Stopped as stopped:
                 raise UsageError(
                     f"{self._recipe} could not be loaded: {stopped.reason}. Code that a recipe names must be importable and "
-                    "return; mend it and try again."
+                    "return; put that right and try again."
                 ) from None
             _raise_refusal(line)
             if line["announced"] is not None and line["announced"] not in self._announced:
                 self._announced.add(line["announced"])
                 self._announce(line["announced"])
             slowness = line["slowness"]
-            self._deadline = max(self._deadline, self._began + self._seconds * slowness)
+            self._deadline = max(self._deadline, self._began + self._seconds * min(MOST_STRETCHED, slowness))
             while left:
-                name = worker.line(until=self._deadline)["begin"]
+                name = worker.line(until=self._deadline + _END_SECONDS)["begin"]
                 self._on_rule(name)
                 began = time.monotonic()
                 try:
-                    end = worker.line(until=min(self._deadline, began + left[name].seconds * slowness))
+                    # The process keeps to the time itself, unless a call never comes back: then it is ended from here.
+                    longest = max(left[name].seconds, START_SECONDS + CALL_SECONDS) * self._options.minutes
+                    end = worker.line(until=min(self._deadline + _END_SECONDS, began + longest * slowness))
                 except _Stopped as stopped:
                     took = time.monotonic() - began
                     self.checked.append(Checked(name=name, state="undecided", seconds=took, reason=stopped.reason))
@@ -191,7 +213,7 @@ class _Run:
                 _raise_refusal(end)
                 self.findings += [Finding(**{**one, "severity": Severity(one["severity"])}) for one in end["findings"]]
                 self.checked.append(Checked(**end["checked"]))
-            self.measured = worker.line(until=self._deadline)["measured"]
+            self.measured = worker.line(until=self._deadline + _END_SECONDS)["measured"]
 
     def _request(self, names: Sequence[str]) -> dict[str, Json]:
         options = self._options
@@ -200,8 +222,10 @@ class _Run:
             "overrides": list(options.overrides),
             "rules": list(names),
             "note": str(self._folder / "call"),
-            "call_seconds": CALL_SECONDS,
+            "call_seconds": CALL_SECONDS * options.minutes,
+            "start_seconds": START_SECONDS * options.minutes,
             "began": time.monotonic(),
+            "seconds": self._deadline - time.monotonic(),
             "model": options.model,
             "given": {
                 "production": None if options.production is None else str(options.production),
@@ -214,7 +238,7 @@ class _Run:
 
 @final
 class _Worker:
-    """A process that is told what to do, and its lines."""
+    """A process that gets a request, and its lines."""
 
     def __init__(self, request: Mapping[str, Json], folder: Path) -> None:
         self._note = Path(str(request["note"]))

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TypeAlias, final
 
+from sparring.checks.own_code import OwnCode
+from sparring.checks.subject import Subject
 from sparring.types import Json
 
 Kind: TypeAlias = Literal["clock", "randomness", "network", "written", "read", "process"]
@@ -46,9 +48,9 @@ class Sighting:
 
 @final
 class Sightings:
-    """Collects while it watches. `own` says whether a file is the environment's own code."""
+    """Collects while it watches what is the doing of the user's own code."""
 
-    def __init__(self, own: tuple[str, ...]) -> None:
+    def __init__(self, own: OwnCode) -> None:
         self.seen: dict[Sighting, None] = {}
         self._own = own
         self._depth = 0
@@ -125,8 +127,8 @@ class Sightings:
 
     def _at(self, frame: FrameType | None, kind: Kind, what: str) -> None:
         """Note it, unless a package on the way down did it for itself, or no code of the environment is on the stack."""
-        through = ""
-        while frame is not None and not frame.f_code.co_filename.startswith(self._own):
+        through, innermost = "", self._own.line_below(frame)
+        while frame is not None and not self._own.owns(frame.f_code.co_filename):
             module = str(frame.f_globals.get("__name__", ""))
             if module.split(".")[0] in _QUIET and kind in ("clock", "randomness"):
                 return
@@ -135,11 +137,28 @@ class Sightings:
             if module in ("uuid", "secrets") and frame.f_code.co_name in (*_UUID, *_SECRETS):
                 through = f"{module}.{frame.f_code.co_name}"
             frame = frame.f_back
-        if frame is not None:
-            self._add(kind, through or what, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        if innermost is not None:
+            self._add(kind, through or what, innermost)
 
     def _add(self, kind: Kind, what: str, place: str) -> None:
         self.seen[Sighting(kind, what, place)] = None
+
+
+@final
+class Observed:
+    """Watches what the environment's own code does in every call within the block."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._sightings = Sightings(subject.own_code)
+
+    def __enter__(self) -> Sightings:
+        self._before, self._subject.watch.observe = self._subject.watch.observe, self._sightings.watching
+        return self._sightings
+
+    def __exit__(self, *_: object) -> None:
+        self._subject.watch.observe = self._before
+        self._sightings.close()
 
 
 _EVENTS = frozenset({

@@ -9,8 +9,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any, Literal, TypeAlias, final
 
 from sparring.agents.tool_loop import play
 from sparring.build import Parts, Tasks, environment_of, judges_of, load_tasks
+from sparring.checks.own_code import OwnCode
 from sparring.checks.registry import Need
 from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
-from sparring.checks.watch import Watch
+from sparring.checks.timing import OutOfTimeError, TimedOutError, Timing, UndecidedError
+from sparring.checks.watch import Watch, timeout_in
 from sparring.config import Config
 from sparring.environments import Environment, opened
-from sparring.environments.tools import Tool
+from sparring.environments.tools import Tool, ToolLike
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
 from sparring.evaluation.independence import objects_reached
 from sparring.protocols import Chat, RewardFunction, Scorer
@@ -42,10 +44,6 @@ _SHARE_FOR_VERDICTS = 0.9
 """Of the time that a call may take: what is left lets a judge report why its model did not answer."""
 EXPERT = "expert"
 JudgeName: TypeAlias = Literal["reward", "scorer"]
-
-
-class UndecidedError(Exception):
-    """A rule could not be decided: what it needed to see did not happen. The text says what happened instead."""
 
 
 class JudgeFailedError(UndecidedError):
@@ -89,6 +87,7 @@ class Subject:
         overrides: Sequence[str] = (),
         given: Given | None = None,
         watch: Watch | None = None,
+        timing: Timing | None = None,
         parts: Parts | None = None,
         plays_baseline: bool = True,
     ) -> None:
@@ -102,8 +101,7 @@ class Subject:
         self.watch = watch or Watch()
         self.parts = parts
         self.plays_baseline = plays_baseline
-        self.patience = 1.0
-        """What deadlines are multiplied by: more than 1 on a busy machine."""
+        self.timing = timing or Timing()
         self.shared: dict[str, Any] = {}
         """What one rule saw and another may use, by name."""
         self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
@@ -146,11 +144,20 @@ class Subject:
         found = {id(one): one for judge in judges for one in objects_reached(judge, ModelJudge)}
         return tuple(found.values())
 
-    @property
+    @cached_property
     def tools(self) -> Mapping[str, Tool]:
         """By name, in order of definition; none without an environment."""
-        found = {} if self.environment_class is None else self.environment_class.tools()
-        return {name: tool if isinstance(tool, Tool) else _typed(name, tool.schema) for name, tool in found.items()}
+        return {
+            name: tool if isinstance(tool, Tool) else _typed(name, tool.schema) for name, tool in self._offered.items()
+        }
+
+    @cached_property
+    def _offered(self) -> Mapping[str, ToolLike]:
+        return {} if self.environment_class is None else self.environment_class.tools()
+
+    def problem_with(self, tool: str, arguments: Mapping[str, Json]) -> str | None:
+        """What the schema of a tool has against arguments; None when they fit."""
+        return self._offered[tool].problem_with(arguments)
 
     @property
     def tool_schemas(self) -> tuple[ToolSchema, ...]:
@@ -193,6 +200,12 @@ class Subject:
             _put_under(self.watch, environment, tuple(self.tools))
         return environment
 
+    @cached_property
+    def own_code(self) -> OwnCode:
+        """What counts as the user's own code. Needs an environment."""
+        assert self.environment_class is not None, "the rule needs an environment"
+        return OwnCode(self.folder, self.environment_class)
+
     @property
     def _name(self) -> str:
         return "environment" if self.environment_class is None else self.environment_class.__name__
@@ -226,6 +239,8 @@ class Subject:
         if key not in self._played:
             try:
                 self._played[key] = await self.episode(task, policy)
+            except OutOfTimeError:
+                raise
             except UndecidedError as error:
                 self._played[key] = error
         played = self._played[key]
@@ -237,15 +252,34 @@ class Subject:
             self._judged[key] = await self.judge(played)
         return self._judged[key]
 
+    @asynccontextmanager
+    async def opened(self, task: Task) -> AsyncIterator[Environment]:
+        """A fresh environment for a task, not reset yet; it is closed at the end, and its time counted.
+
+        Raises OutOfTimeError when the rule has no time left for an episode, TimedOutError when a call did not return, and
+        UndecidedError for whatever else fails in it.
+        """
+        self.timing.need()
+        began = time.monotonic()
+        try:
+            async with opened(self.make_environment(), task) as environment:
+                yield environment
+        except UndecidedError:
+            raise
+        except Exception as error:
+            timeout = timeout_in(error)
+            if timeout is not None:
+                raise TimedOutError(str(timeout)) from error
+            raise UndecidedError(f"an episode of task {task.id} could not be played: {_told(error)}") from error
+        finally:
+            self.timing.played(time.monotonic() - began)
+
     async def episode(self, task: Task, policy: ScriptedPolicy) -> Trajectory:
-        """Play anew, unjudged. Raises UndecidedError when the world fails."""
+        """Play anew, unjudged. Raises what `opened` raises."""
         session = PolicySession(policy, task, self.tool_schemas, self.config.policies)
         own = copy.deepcopy(task)
-        try:
-            async with opened(self.make_environment(), own) as environment:
-                result = await play(own, environment, session, max_turns=self.config.environment.max_turns)
-        except Exception as error:
-            raise UndecidedError(f"an episode of task {task.id} could not be played: {_told(error)}") from error
+        async with self.opened(own) as environment:
+            result = await play(own, environment, session, max_turns=self.config.environment.max_turns)
         return Trajectory(
             id=session.id, task=task, attempt=0, turns=session.turns, messages=copy.deepcopy(tuple(result.messages)),
             outcome=result.outcome, reward=None, score=None, metrics=result.metrics,
@@ -344,6 +378,30 @@ def transcript(messages: Sequence[Message]) -> list[tuple[str, str]]:
 def _line(message: Message) -> str:
     calls = [f"{one['function']['name']}({one['function']['arguments']})" for one in message.get("tool_calls") or ()]
     return " ".join([str(message.get("content") or ""), *calls]).strip()
+
+
+def first_difference(first: Sequence[tuple[str, str]], second: Sequence[Sequence[str]]) -> dict[str, Json] | None:
+    """Where two conversations part, and what each says there."""
+    for index in range(max(len(first), len(second))):
+        one = list(first[index]) if index < len(first) else None
+        other = list(second[index]) if index < len(second) else None
+        if one != other:
+            return {"message": index, "first": _around(one, other), "second": _around(other, one)}
+    return None
+
+
+def _around(line: Sequence[str] | None, other: Sequence[str] | None) -> Json:
+    """A message with its text cut to where it differs from another."""
+    if line is None:
+        return "(no such message)"
+    role, text = line
+    differs = (
+        index for index, (a, b) in enumerate(zip(text, "" if other is None else other[1], strict=False)) if a != b
+    )
+    same = next(differs, 0)
+    begin = max(0, same - 40)
+    cut = text[begin : same + 120]
+    return f"{role}: {'...' if begin else ''}{cut}{'...' if same + 120 < len(text) else ''}"
 
 
 def _some(tasks: Sequence[Task], most: int, rng: random.Random) -> tuple[Task, ...]:

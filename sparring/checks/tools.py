@@ -1,4 +1,4 @@
-"""Do the tools do what their schemas say: take the arguments that they offer, heed them, and answer with JSON?"""
+"""Do the tools do what their schemas say: take the arguments that they offer, use them, and answer with JSON?"""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, get_args, get_origin
 
-from sparring.checks.calls import Call, alternatives, answers, changes, expert_calls, leaves, likely_calls, strange
+from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
+from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
+from sparring.checks.writes import writing_tools
 from sparring.environments import answer, tool_call
 from sparring.environments.tools import Tool, fits
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+FEWEST_TRIES = 3
+"""Calls with different arguments after which a tool that always fails alike is broken."""
 NUM_NAMED = 8
 """Tools that one finding shows."""
 
@@ -30,15 +34,16 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     where one required argument of a tool that reads makes no difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
-    for task in subject.sample:
-        for name, tool in subject.tools.items():
-            if not tool.hints:
-                continue
-            calls = (await likely_calls(subject, task, tool))[:4]
-            calls = [*calls, *map(strange, calls[:1])]
-            said = [(await answers(subject, task, [one]))[0] for one in calls]
-            if len(said) > 1 and all(one.error is None for one in said):
-                varied.setdefault(name, []).append((task, calls, {one.content for one in said}))
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            for name, tool in subject.tools.items():
+                if not tool.hints:
+                    continue
+                calls = (await likely_calls(subject, task, tool))[:4]
+                calls = [*calls, *map(strange, calls[:1])]
+                said = await answers_apart(subject, task, calls, await before_legal(subject, task, name))
+                if len(said) > 1 and all(one.error is None for one in said):
+                    varied.setdefault(name, []).append((task, calls, {one.content for one in said}))
     findings = []
     for name, seen in varied.items():
         depends_on_task = len({content for _, _, contents in seen for content in contents}) > 1
@@ -59,17 +64,17 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                     confirm=AGAIN,
                 )
             )  # fmt: skip
-    return [*findings, *await _unheeded(subject, told={one.evidence["tool"] for one in findings})]
+    return [*findings, *await _unused(subject, known={one.evidence["tool"] for one in findings})]
 
 
 async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]) -> bool:
-    """Whether what a tool does depends on its arguments, by the final state; by its name where the environment says no state.
-    A tool that writes may answer with no more than an id."""
+    """Whether what a tool does depends on its arguments: by the final state, or, where the environment gives none, whether it
+    changes something at all. A tool that writes may answer with no more than an id."""
     said = [(str(one), (tool_call(one.tool, **one.arguments), answer("done"))) for one in calls]
     played = [await subject.play(task, saying(name, script), judged=False) for name, script in said]
     states = [one.final_state for one in played]
     if all(state is None for state in states):
-        return changes(calls[0].tool)
+        return calls[0].tool in await writing_tools(subject)
     return len({json.dumps(state, sort_keys=True) for state in states}) > 1
 
 
@@ -77,73 +82,77 @@ async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]
 async def tools_answer(subject: Subject) -> Iterable[Finding]:
     """Every tool can be called so that it works and says something.
 
-    A tool that fails whatever it is asked, or that returns nothing as if that were a success, teaches that calling it is
-    useless, and hides what the procedure needs. The expert's calls and plausible ones are tried.
+    The expert's calls are made, and calls that are found by trying: with the task's fields, with what the prompt and
+    earlier results name, with what the schema offers, with recorded conversations. An error is a tool that fails at the
+    expert's calls, or at every call in one way that has nothing to do with the arguments. A tool of which no legal call was
+    found is not tested, neither passed nor failed, which is a note: name what to ask about in the prompt, write a
+    `demonstrate`, or give recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`).
     """
-    findings = []
-    unneeded: dict[str, list[dict[str, Json]]] = {}
-    shown: list[tuple[Task, Call, str, bool]] = []
-    for task in subject.sample:
-        # In their order: a tool may work only after others.
-        calls = await expert_calls(subject, task)
-        in_order = zip(calls, await answers(subject, task, calls), strict=True)
-        shown += [(task, call, said.content, said.error is not None) for call, said in in_order]
-    for name, tool in subject.tools.items():
-        tried = [one for one in shown if one[1].tool == name]
-        by_expert = bool(tried)
+    tried: dict[str, list[tuple[Task, Tried]]] = {name: [] for name in subject.tools}
+    shown: set[str] = set()
+    with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
-            for call in await likely_calls(subject, task, tool):
-                said = (await answers(subject, task, [call]))[0]
-                tried.append((task, call, said.content, said.error is not None))
-        # Crashes first: they are what makes an error of it.
-        tried.sort(key=lambda one: not _is_crash(one[2]))
-        evidence: list[dict[str, Json]] = [
-            {"task": task.id, "call": str(call), "answer": said[:200]} for task, call, said, _ in tried[:4]
-        ]
-        if all(failed for *_, failed in tried):
-            crashed = any(" failed: " in said and _is_crash(said) for _, _, said, _ in tried)
-            if not by_expert and not crashed:
-                unneeded[name] = evidence
-                continue
+            shown |= {one.tool for one in await expert_calls(subject, task)}
+            for one in (await explored(subject, task)).tried:
+                tried[one.call.tool].append((task, one))
+    findings: list[Finding] = []
+    untested: dict[str, Json] = {}
+    for name, seen in tried.items():
+        evidence: dict[str, Json] = {"tool": name, "tried": [_shown(task, one) for task, one in seen[:4]]}
+        if any(one.is_legal for _, one in seen):
+            is_silent = not any(one.says_something for _, one in seen)
+            if is_silent and not await _answers_after_expert(subject, [(task, one.call) for task, one in seen[:2]]):
+                findings.append(
+                    Finding(
+                        rule="environment.tools_answer",
+                        severity=Severity.WARNING,
+                        symptom=f"{name} returned nothing at every one of {len(seen)} calls, and no error.",
+                        evidence=evidence,
+                        change="Return what the real tool returns; if it is a stub, have it say so or take it out.",
+                        confirm=AGAIN,
+                    )
+                )
+        elif seen and (name in shown or _is_broken([one for _, one in seen])):
             findings.append(
                 Finding(
                     rule="environment.tools_answer",
                     severity=Severity.ERROR,
-                    symptom=f"{name} failed at every one of {len(tried)} calls.",
-                    evidence={"tool": name, "tried": evidence},
-                    change="Mend the tool, or take it out; if it only works after other calls, have the expert show it.",
+                    symptom=f"{name} failed at every one of {len(seen)} calls, "
+                    + ("the expert's among them." if name in shown else "in the same way whatever its arguments were."),
+                    evidence=evidence,
+                    change="Put the line in the evidence right, or take the tool out.",
                     confirm=AGAIN,
                 )
             )
-        elif all(_is_nothing(said) for *_, said, failed in tried if not failed) and not await _answers_after_expert(
-            subject, [(task, call) for task, call, *_ in tried[:2]]
-        ):
-            findings.append(
-                Finding(
-                    rule="environment.tools_answer",
-                    severity=Severity.WARNING,
-                    symptom=f"{name} returned nothing at every one of {len(tried)} calls, and no error.",
-                    evidence={"tool": name, "tried": evidence},
-                    change="Return what the real tool returns; if it is a stub, have it say so or take it out.",
-                    confirm=AGAIN,
-                )
-            )
-    if unneeded:
+        else:
+            untested[name] = evidence["tried"]
+    if untested:
         # One finding, however many: an environment of several desks offers a hundred tools that a task has no use for.
-        some = ", ".join(list(unneeded)[:NUM_NAMED]) + (", ..." if len(unneeded) > NUM_NAMED else "")
+        some = ", ".join(list(untested)[:NUM_NAMED]) + (", ..." if len(untested) > NUM_NAMED else "")
         findings.append(
             Finding(
                 rule="environment.tools_answer",
-                severity=Severity.WARNING,
-                symptom=f"{len(unneeded)} of {len(subject.tools)} tools failed at every call, and the expert calls none of "
-                f"them: {some}.",
-                evidence={"tools": list(unneeded), "tried": dict(list(unneeded.items())[:NUM_NAMED])},
-                change="Mend them, or offer each task its own tools only; where they only work after other calls or for other "
-                "tasks than the sample's, have the expert show it.",
-                confirm=AGAIN,
+                severity=Severity.NOTE,
+                symptom=f"{len(untested)} of {len(subject.tools)} tools were not tested, since no legal call was found: {some}.",
+                evidence={"not_tested": list(untested), "tried": dict(list(untested.items())[:NUM_NAMED])},
+                change="Name in the prompt or the schema what these tools take, have `demonstrate` show it, or give recorded "
+                "calls with --production FILE, or a model that explores with --reference URL#MODEL.",
+                confirm="Run `sparring check` again: its first line counts these tools as reached.",
             )
         )
     return findings
+
+
+def _shown(task: Task, tried: Tried) -> dict[str, Json]:
+    shown: dict[str, Json] = {"task": task.id, "call": str(tried.call), "answer": tried.result.content[:200]}
+    return shown if tried.line is None else {**shown, "line": tried.line}
+
+
+def _is_broken(tried: Sequence[Tried]) -> bool:
+    """Whether a tool failed in one way at one line whatever it was given, and in a way that no author raises on purpose."""
+    failures = {(one.result.content, one.line) for one in tried}
+    is_tried = len(tried) >= FEWEST_TRIES or not any(one.call.arguments for one in tried)
+    return is_tried and len(failures) == 1 and _is_crash(tried[0].result.content)
 
 
 @check("environment.schema", needs=("environment",))
@@ -155,21 +164,13 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     only: what it offers and the code refuses costs turns and teaches superstition.
     """
     found: dict[tuple[str, str], dict[str, Json]] = {}
-    for task in subject.sample:
-        for name, tool in subject.tools.items():
-            given = {key for one in await expert_calls(subject, task) for key in one.arguments}
-            for what, seen in _misfits(task, tool, known=given).items():
-                found.setdefault((name, what), seen)
-            working = await _working(subject, task, tool)
-            if working is None:
-                continue
-            for what, call in _variations(tool, working):
-                said = (await answers(subject, task, [call]))[0]
-                if _is_refusal(what, said.content, failed=said.error is not None):
-                    if "falsy" in what and await _fails_anyway(subject, task, working, call):
-                        continue
-                    seen = {"task": task.id, "works": str(working), "call": str(call), "answer": said.content[:300]}
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            for name, tool in subject.tools.items():
+                given = {key for one in await _shown_to_fit(subject, task, name) for key in one.arguments}
+                for what, seen in _misfits(task, tool, known=given).items():
                     found.setdefault((name, what), seen)
+                await _try_variations(subject, task, tool, found)
     return [
         Finding(
             rule="environment.schema",
@@ -181,6 +182,25 @@ async def schema(subject: Subject) -> Iterable[Finding]:
         )
         for (name, what), evidence in found.items()
     ]
+
+
+async def _try_variations(
+    subject: Subject, task: Task, tool: Tool, found: dict[tuple[str, str], dict[str, Json]]
+) -> None:
+    """Add what a tool refuses although its schema allows it."""
+    working = await _working(subject, task, tool)
+    if working is None:
+        return
+    before = await before_legal(subject, task, tool.name)
+    variations = [one for one in _variations(tool, working) if (tool.name, one[0]) not in found]
+    said = await answers_apart(subject, task, [call for _, call in variations], before)
+    for (what, call), result in zip(variations, said, strict=True):
+        if not _is_refusal(what, result.content, failed=result.error is not None):
+            continue
+        if "falsy" in what and await _fails_anyway(subject, task, working, call):
+            continue
+        seen = {"task": task.id, "works": str(working), "call": str(call), "answer": result.content[:300]}
+        found.setdefault((tool.name, what), seen)
 
 
 @check("environment.json", needs=("environment",))
@@ -213,32 +233,34 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
     ]
 
 
-async def _unheeded(subject: Subject, told: Collection[str]) -> Iterator[Finding]:
-    """Arguments that alone make no difference, of tools that are not told of already."""
+async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]:
+    """Arguments that alone make no difference, of tools that no other finding names."""
     seen: dict[tuple[str, str], list[tuple[Task, list[Call], set[str]]]] = {}
-    for task in subject.sample:
-        for tool in subject.tools.values():
-            if changes(tool.name) or len(tool.required) < 2:
-                continue
-            working = await _working(subject, task, tool)
-            for name, calls in () if working is None else _one_by_one(tool, working):
-                said = [(await answers(subject, task, [one]))[0] for one in calls]
-                contents = {one.content for one in said}
-                seen.setdefault((tool.name, name), []).append((task, calls, contents))
-    return (
+    with subject.timing.as_far_as_it_goes():
+        writing = await writing_tools(subject)
+        for task in subject.sample:
+            for tool in subject.tools.values():
+                if tool.name in writing or len(tool.required) < 2:
+                    continue
+                working = await _working(subject, task, tool)
+                for name, calls in () if working is None else _one_by_one(tool, working):
+                    before = await before_legal(subject, task, tool.name)
+                    contents = {one.content for one in await answers_apart(subject, task, calls, before)}
+                    seen.setdefault((tool.name, name), []).append((task, calls, contents))
+    return [
         Finding(
             rule="environment.arguments_ignored",
             severity=Severity.WARNING,
             symptom=f"{tool} answers the same whatever its argument {name!r} is.",
             evidence={"task": tried[0][0].id, "calls": [str(one) for one in tried[0][1]], "tasks": len(tried)},
-            change=f"Heed {name!r}, or take it out of the schema: the policy learns that arguments mean nothing.",
+            change=f"Use {name!r}, or take it out of the schema: the policy learns that arguments mean nothing.",
             confirm=AGAIN,
         )
         for (tool, name), tried in seen.items()
-        if tool not in told
+        if tool not in known
         and len({content for *_, contents in tried for content in contents}) > 1
         and all(len(contents) == 1 for *_, contents in tried)
-    )
+    ]
 
 
 def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
@@ -255,37 +277,25 @@ def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
 async def _answers_after_expert(subject: Subject, calls: Sequence[tuple[Task, Call]]) -> bool:
     """Whether a tool says something once the expert has done its work: a list may be empty before."""
     for task, call in calls:
-        said = await answers(subject, task, [*await expert_calls(subject, task), call])
-        if not _is_nothing(said[-1].content):
+        said = await answers_apart(subject, task, [call], await expert_calls(subject, task))
+        if not is_nothing(said[-1].content):
             return True
     return False
 
 
-def _is_nothing(said: str) -> bool:
-    return said.strip() in ("", "null", "{}", "[]", '""', "None")
-
-
 async def _working(subject: Subject, task: Task, tool: Tool) -> Call | None:
-    """A call that fails not; None when none was found."""
-    for call in await likely_calls(subject, task, tool):
-        if (await answers(subject, task, [call]))[0].error is None:
-            return call
-    return None
+    """A call that does not fail; None when none was found."""
+    legal = (await explored(subject, task)).legal(tool.name)
+    return legal[0].call if legal else None
 
 
 async def all_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
-    """What tools were heard to say, in the expert's episodes and to likely calls."""
-    if "answers" not in subject.shared:
-        heard = []
+    """What tools returned, to the expert's calls and to those that were tried."""
+    heard: list[tuple[Task, Call, str]] = []
+    with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
-            calls = await expert_calls(subject, task)
-            in_order = zip(calls, await answers(subject, task, calls), strict=True)
-            heard += [(task, call, said.content) for call, said in in_order]
-            for tool in subject.tools.values():
-                for call in await likely_calls(subject, task, tool):
-                    heard.append((task, call, (await answers(subject, task, [call]))[0].content))
-        subject.shared["answers"] = heard
-    return subject.shared["answers"]
+            heard += [(task, one.call, one.result.content) for one in (await explored(subject, task)).tried]
+    return heard
 
 
 def _variations(tool: Tool, working: Call) -> Iterator[tuple[str, Call]]:
@@ -321,12 +331,19 @@ async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call
     """Whether the tool fails likewise at a value that is merely unknown."""
     name = next(key for key, value in falsy.arguments.items() if value != working.arguments.get(key))
     unknown = {**working.arguments, name: strange(working).arguments.get(name, "zzz-unknown")}
-    said = (await answers(subject, task, [Call(falsy.tool, unknown)]))[0]
+    said = (await answers_apart(subject, task, [Call(falsy.tool, unknown)]))[0]
     return said.error is not None and _is_crash(said.content)
 
 
+async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
+    """Calls whose arguments are what a tool is meant to take: the expert's, and legal ones where it refuses others."""
+    found = await explored(subject, task)
+    legal = [one.call for one in found.legal(tool)]
+    return [*await expert_calls(subject, task), *(legal if len(legal) < len(found.of(tool)) else ())]
+
+
 def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[str, Json]]:
-    """Arguments whose declared type the task's own data does not have. Of those `known` the expert shows that it fits: what
+    """Arguments whose declared type the task's own data does not have. Of those `known` a legal call shows that it fits: what
     the data calls so is something else."""
     found = {}
     for key, value in leaves(task.fields):

@@ -20,10 +20,12 @@ from typing import IO, Any
 from sparring.build import build
 from sparring.checks import CHECKS
 from sparring.checks.asking import ask
+from sparring.checks.explore import reach
 from sparring.checks.given import read_given
 from sparring.checks.model_judges import announcement
 from sparring.checks.opened import OpenedFiles
 from sparring.checks.subject import Subject
+from sparring.checks.timing import MOST_PATIENT, MOST_STRETCHED, Timing, processor_time
 from sparring.checks.watch import Watch
 from sparring.config import load_config
 from sparring.errors import SparringError
@@ -57,9 +59,10 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
         return
     # On a busy machine everything takes longer: deadlines grow with it. Below 1.5 it is files that were read from the disk.
     ratio = (time.monotonic() - request["began"]) / time.process_time()
-    slowness = min(10.0, ratio) if ratio > 1.5 else 1.0
-    subject.watch.seconds *= slowness
-    subject.patience = slowness
+    slowness = min(MOST_PATIENT, ratio) if ratio > 1.5 else 1.0
+    subject.watch.patience = slowness
+    left = request["seconds"] * min(MOST_STRETCHED, slowness) - (time.monotonic() - request["began"])
+    subject.timing = Timing(seconds=left, processor_seconds=request["seconds"] - processor_time())
     tell(loaded=True, slowness=slowness, announced=announcement(subject))
     folder = Path(request["note"]).parent
     try:
@@ -73,14 +76,14 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
         return
     prices = subject.config.tracking.prices
     endpoints: list[Json] = [one.as_json(prices) for one in read_usage(folder)]
-    tell(measured={**await subject.measured(), "endpoints": endpoints, "prices": prices})
+    tell(measured={**await subject.measured(), **reach(subject), "endpoints": endpoints, "prices": prices})
 
 
 def load(request: Mapping[str, Any]) -> Subject:
     """The subject of a request. Raises what loading raises."""
     recipe = Path(request["recipe"])
     config = load_config(recipe, request["overrides"])
-    watch = Watch(Path(request["note"]), seconds=request["call_seconds"])
+    watch = Watch(Path(request["note"]), seconds=request["call_seconds"], start_seconds=request["start_seconds"])
     given = read_given(**request["given"])
     opened = OpenedFiles(folder_of(recipe))
     parts = build(config, folder_of(recipe), Ledger()) if request["model"] else None

@@ -41,6 +41,9 @@ def check(
     run: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
     ] = None,
+    minutes: Annotated[
+        float, typer.Option(metavar="MINUTES", min=0.5, help="What the check may take, model apart.")
+    ] = 1.0,
 ) -> None:
     """Look for what is wrong with a recipe before it is trained: environment, data, prompt, reward, budgets. Exit code 5
     when there is an error."""
@@ -49,6 +52,7 @@ def check(
     options = Options(
         overrides=tuple(overrides or ()), families=tuple(only or ()), model=model, production=production,
         schemas=schemas, reference=tuple(reference or ()), run=None if run is None else run_path(run),
+        minutes=minutes,
     )  # fmt: skip
     if page is not None:
         from sparring.checks.page import refuse_page
@@ -67,11 +71,13 @@ def check(
         _show_findings(report)
     if report.errors:
         raise GateError(
-            f"{len(report.errors)} of the findings on {report.recipe} are errors; mend what they name first."
+            f"{len(report.errors)} of the findings on {report.recipe} are errors; put right what they name first."
         )
 
 
 def _show_findings(report: CheckReport) -> None:
+    if report.reach is not None:
+        say(report.reach)
     rows = [
         [
             finding.severity.value,
@@ -83,8 +89,8 @@ def _show_findings(report: CheckReport) -> None:
     if rows:
         Console().table(f"findings on {report.recipe}", ["severity", "what is wrong, and the evidence", "change"], rows)
     for one in report.checked:
-        if one.state == "skipped":
-            say(f"skipped: {one.name}, {one.reason}")
+        if one.state in ("skipped", "left_out"):
+            say(f"{one.state.replace('_', ' ')}: {one.name}, {one.reason}")
     for one in report.measured.get("endpoints", ()):
         say(f"asked: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     decided = sum(one.state == "decided" for one in report.checked)

@@ -48,7 +48,7 @@ async def main() -> None:
         given = read_given(**{**GIVEN, **one["options"]})
         # Patience, because the machine may be busy; what hangs for ever is shown in a few tests of its own.
         subject = Subject(load_config(recipe), recipe, given=given, watch=Watch(seconds=60))
-        subject.patience = 10.0
+        subject.watch.patience = 10.0
         found, checked = await ask(CHECKS[one["rule"]], subject)
         verdict = {**checked.as_json(), "findings": [finding.as_json() for finding in found]}
         print(json.dumps(verdict), file=out, flush=True)

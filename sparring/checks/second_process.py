@@ -1,23 +1,26 @@
 """The same episodes in a process of their own: other hash seed, other randomness, and by the clock a year later.
 
-Reads one JSON request from standard input, prints {"tasks", "transcripts", "tools"} as one JSON line.
+Reads one JSON request from standard input, prints what `played` returns as one JSON line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+
+import time_machine
 
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject, UndecidedError, transcript
+from sparring.checks.timing import OutOfTimeError, TimedOutError, Timing
+from sparring.checks.watch import Watch
 from sparring.config import load_config
 from sparring.types import Json, Task
 
@@ -26,15 +29,19 @@ SHIFT_SECONDS = 400 * 86_400 + 5 * 3_600 + 17 * 60 + 11
 
 
 def fingerprint(task: Task) -> str:
-    """Of all that a task says."""
+    """Of everything in a task."""
     content = json.dumps([task.messages, task.fields, task.seed], sort_keys=True, default=repr)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, backwards: bool) -> dict[str, Json]:
-    """What these episodes look like here, played from the first on or from the last: {"task", "policy", "script"} each."""
+    """What these episodes look like here, played from the first on or from the last: {"task", "policy", "script"} each.
+
+    None stands for one that there was no time for, or in which a call did not return in time; `unplayed` is the reason.
+    """
     by_id = {task.id: task for task in subject.own_tasks}
     transcripts: list[Json] = []
+    unplayed: OutOfTimeError | TimedOutError | None = None
     for one in reversed(episodes) if backwards else episodes:
         task = by_id.get(one["task"])
         if task is None:
@@ -42,6 +49,10 @@ async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, ba
             continue
         try:
             trajectory = await subject.play(task, saying(one["policy"], one["script"]), judged=False)
+        except (OutOfTimeError, TimedOutError) as error:
+            unplayed = error
+            transcripts.append(None)
+            continue
         except UndecidedError as error:
             transcripts.append([["failed", str(error)]])
             continue
@@ -49,45 +60,12 @@ async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, ba
     return {
         "tasks": {one["task"]: fingerprint(by_id[one["task"]]) for one in episodes if one["task"] in by_id},
         "transcripts": transcripts[::-1] if backwards else transcripts,
+        "unplayed": None
+        if unplayed is None
+        else {"reason": str(unplayed), "is_late": isinstance(unplayed, TimedOutError)},
         "tools": list(subject.tools),
         "offered": [] if subject.environment_class is None else list(subject.environment_class.offered_tools()),
     }
-
-
-def shift_clock() -> None:
-    """Have this process's clocks say a later time, for code that is imported after this."""
-    real_time, real_time_ns = time.time, time.time_ns
-    shift = datetime.timedelta(seconds=SHIFT_SECONDS)
-
-    class ShiftedDatetime(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-            return super().now(tz) + shift
-
-        @classmethod
-        def utcnow(cls) -> Any:
-            return super().now(datetime.UTC).replace(tzinfo=None) + shift
-
-        @classmethod
-        def today(cls) -> Any:
-            return super().now() + shift
-
-    class ShiftedDate(datetime.date):
-        @classmethod
-        def today(cls) -> Any:
-            return super().today() + shift
-
-    real = {name: getattr(time, name) for name in ("localtime", "gmtime")}
-    real_strftime = time.strftime
-
-    def shifted(name: str) -> Any:
-        return lambda seconds=None: real[name](time.time() if seconds is None else seconds)
-
-    time.time = lambda: real_time() + SHIFT_SECONDS
-    time.time_ns = lambda: real_time_ns() + SHIFT_SECONDS * 10**9
-    time.localtime, time.gmtime = shifted("localtime"), shifted("gmtime")
-    time.strftime = lambda form, at=None: real_strftime(form, time.localtime() if at is None else at)
-    datetime.datetime, datetime.date = ShiftedDatetime, ShiftedDate  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def main() -> None:
@@ -95,11 +73,15 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     out = os.dup(1)
     os.dup2(2, 1)
-    if request["shifts_clock"]:
-        shift_clock()
-    recipe = Path(request["recipe"])
-    subject = Subject(load_config(recipe, request["overrides"]), recipe)
-    result = asyncio.run(played(subject, request["episodes"], backwards=request["backwards"]))
+    # Not by other classes in the place of `datetime`'s, which libraries in C rely on.
+    moved = time_machine.travel(time.time() + SHIFT_SECONDS) if request["shifts_clock"] else nullcontext()
+    timing = Timing(seconds=request["seconds"])
+    with moved:
+        recipe = Path(request["recipe"])
+        watch = Watch(seconds=request["call_seconds"], start_seconds=request["start_seconds"])
+        config = load_config(recipe, request["overrides"])
+        subject = Subject(config, recipe, watch=watch, timing=timing)
+        result = asyncio.run(played(subject, request["episodes"], backwards=request["backwards"]))
     with os.fdopen(out, "w", encoding="utf-8") as file:
         file.write(json.dumps(result, default=repr) + "\n")
     os._exit(0)

@@ -1,0 +1,406 @@
+"""Values to try as arguments of a tool: from the task, its prompt, earlier results, recorded calls and the tool's schema."""
+
+from __future__ import annotations
+
+import json
+import re
+import re._parser as regex  # pyright: ignore[reportMissingImports]
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, final
+
+from sparring.types import Json
+
+MOST_VALUES = 12
+"""That are tried for one argument."""
+MOST_SPACES = 3
+"""In a text that is likely to be an argument."""
+MOST_KNOWN = 4000
+"""Values that are remembered of one task."""
+_LINE = re.compile(
+    r"^[\s>*#•|+-]*[*_`\"']*([A-Za-z][\w ./()-]{0,40}?)[*_`\"']*\s*[:=]\s*[*_`\"']*([^\n|]{1,120}?)[*_`\"',;]*\s*$"
+)
+_INLINE = re.compile(r"\b([A-Za-z]\w{0,40})[\"'`]?\s*[:=]\s*[\"'`]?([^\s\"'`,;|<>{}\[\]()]{1,80})")
+_TAGGED = re.compile(r"<([A-Za-z]\w{0,40})>\s*([^<>\n]{1,120}?)\s*</\1>")
+_QUOTED = re.compile(r"\"([^\"\n]{1,60})\"|'([^'\n]{1,60})'|`([^`\n]{1,60})`")
+_CODE = re.compile(
+    r"[\w.+-]+@[\w-]+\.\w+|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?\b|\b\w*\d[\w-]*\w\b|\b\w+[-_][\w-]*\w\b"
+    r"|\b[A-Z]{2,}\w*\b|\b\d[\d,.]*\d\b|\b\d\b|\b[A-Z]\b"
+)
+_TITLE = re.compile(r"\b[A-Z][a-z]+(?: (?:[A-Z][a-z]+|\d+|[A-Z]\b))*")
+_NAMED_CODE = re.compile(rf"\b([A-Za-z]{{2,30}})(?: (?:id|ID|number|no\.?|code|is|of|#))? [\"'#(]?({_CODE.pattern})")
+_PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
+"""What runs wherever such a thing can be run, by a word of the argument's name."""
+_SOURCES = {"description": 0.2, "result": 0.3, "system": -0.5}
+"""How much likelier a value is for the place where it stands: a procedure speaks of many things."""
+_FORMATS = {
+    "date": "2025-01-06", "date-time": "2025-01-06T09:00:00Z", "time": "09:00:00", "email": "a@example.com",
+    "uuid": "00000000-0000-4000-8000-000000000001", "uri": "https://example.com",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that was seen, the words of the name that it stood under, and where that was."""
+
+    value: Json
+    words: tuple[str, ...]
+    source: str
+    """`prompt:crate id`: what is alike in the next task."""
+    record: int
+    """Values of one object have one number."""
+
+
+@final
+@dataclass
+class Known:
+    """What is known in an episode so far."""
+
+    seen: list[Value] = field(default_factory=list)
+    legal: set[tuple[str, str]] = field(default_factory=set)
+    """Names and values of arguments that some tool took."""
+    _records: int = 0
+    _keys: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
+
+    def add_legal(self, arguments: Mapping[str, Json]) -> None:
+        """Remember that a tool took these."""
+        self.legal |= {(name, json.dumps(value)) for name, value in arguments.items()}
+
+    def add_json(self, value: Json, source: str, words: tuple[str, ...] = ()) -> None:
+        """Every scalar in a value under the words of its keys, and the keys of its objects."""
+        if isinstance(value, Mapping):
+            self._records += 1
+            record = self._records
+            for key, item in value.items():
+                if isinstance(item, Mapping | list | tuple):
+                    self._add(str(key), words, source, record)
+                    self.add_json(item, source, (*words[-2:], *words_of(str(key))))
+                else:
+                    self._add(item, (*words, *words_of(str(key))), source, record)
+                    self._add(str(key), words, source, record)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.add_json(item, source, words)
+        elif isinstance(value, str) and (inner := _parsed(value)) is not None:
+            self.add_json(inner, source, words)
+        else:
+            self._add(value, words, source, self._records)
+
+    def add_text(self, text: str, source: str, words: tuple[str, ...] = ()) -> None:
+        """What stands in a text as JSON, in tables, in lines of `key: value`, in tags, quoted, or looks like a code."""
+        whole = _parsed(text)
+        if whole is not None:
+            self.add_json(whole, source, words)
+            return
+        for inner in _objects_in(text):
+            self.add_json(inner, source, words)
+        self._records += 1
+        record = self._records
+        for name, cell in chain(_table_cells(text), _pairs(text)):
+            self._add(cell, (*words, *words_of(name)), source, record)
+        codes = [
+            _first(match) for pattern in (_QUOTED, _CODE, _TITLE) for match in reversed(list(pattern.finditer(text)))
+        ]
+        for code in codes:
+            self._add(code, words, f"{source} word", record)
+
+    def _add(self, value: Json, words: tuple[str, ...], source: str, record: int) -> None:
+        key = (json.dumps(value, default=str), words)
+        if value is None or key in self._keys or len(self.seen) >= MOST_KNOWN or value == "":
+            return
+        self._keys.add(key)
+        self.seen.append(Value(value, words, f"{source.partition('#')[0]}:{' '.join(words)}", record))
+
+    def arguments(
+        self, tool: str, schema: Mapping[str, Json], worked: Mapping[tuple[str, str], Sequence[str]]
+    ) -> Iterator[tuple[dict[str, Json], dict[str, str]]]:
+        """Arguments of a tool with the sources of their values, the likeliest first. `worked` names sources that gave an
+        argument of a tool before."""
+        properties = schema.get("properties", {})
+        required = set(schema.get("required", ()))
+        pools = {name: self.ranked(tool, name, part, worked.get((tool, name), ())) for name, part in properties.items()}
+        names = [name for name in properties if pools[name]]
+        whole = {name: pools[name][0] for name in names}
+        yield _chosen({name: one for name, one in whole.items() if name in required})
+        # Values of one record belong together.
+        by_record: dict[int, dict[str, Value]] = {}
+        for name in names:
+            for one in pools[name]:
+                by_record.setdefault(one.record, {}).setdefault(name, one)
+        together = sorted((one for one in by_record.values() if len(one) > 1), key=len, reverse=True)
+        for one in together[:MOST_VALUES]:
+            yield _chosen({**{name: whole[name] for name in names if name in required}, **one})
+        for index in range(1, MOST_VALUES):
+            for name in names:
+                if index < len(pools[name]):
+                    kept = {other: whole[other] for other in names if other in required}
+                    yield _chosen({**kept, name: pools[name][index]})
+        for index in range(MOST_VALUES):
+            yield _chosen({name: pools[name][min(index, len(pools[name]) - 1)] for name in names})
+
+    def ranked(self, tool: str, name: str, schema: Mapping[str, Json], worked: Sequence[str]) -> list[Value]:
+        """Values for an argument, the likeliest first."""
+        asked, about = words_of(name), words_of(tool)
+        programs = [_PROGRAMS[word] for word in asked if word in _PROGRAMS] if schema.get("type") == "string" else []
+        own = [Value(value, (), "schema:", 0) for value in (*programs, *schema_values(schema))]
+        if "enum" in schema or "const" in schema:
+            return own[:MOST_VALUES]
+        hinted = Known()
+        hinted.add_text(str(schema.get("description", "")), "description")
+        rated: list[tuple[float, int, Value]] = []
+        for index, one in enumerate(chain(self.seen, hinted.seen)):
+            fitted = fitted_to(one.value, schema)
+            if fitted is None:
+                continue
+            rate = 4.0 if one.source in worked else _alikeness(asked, about, one.words)
+            if "pattern" in schema or schema.get("format") in _FORMATS:
+                rate += 2.0
+            rate += next((extra for source, extra in _SOURCES.items() if one.source.startswith(source)), 0.0)
+            if (name, json.dumps(fitted)) in self.legal:
+                rate += 2.0
+            if isinstance(fitted, str) and fitted.count(" ") > MOST_SPACES:
+                rate -= 1.0  # a sentence
+            rated.append((rate, index, Value(fitted, one.words, one.source, one.record)))
+        rated.sort(key=lambda one: (-one[0], one[1]))
+        likely = [one for rate, _, one in rated if rate >= 0.5]
+        others = [one for rate, _, one in rated if rate < 0.5]
+        first = [one for one in own if schema.get("default") == one.value or "examples" in schema]
+        ordered, taken = [], set()
+        for one in chain(likely, first, _alternating(others, own)):
+            key = json.dumps(one.value, default=str)
+            if key not in taken:
+                taken.add(key)
+                ordered.append(one)
+        return ordered[:MOST_VALUES]
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """`orderId`, `order_id` and `Order ID` are all ("order", "id"); a plural is its singular."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
+    lowered = (part.lower() for part in parts)
+    return tuple(
+        part[:-1] if len(part) > 3 and part.endswith("s") and not part.endswith("ss") else part for part in lowered
+    )
+
+
+def fitted_to(value: Json, schema: Mapping[str, Json]) -> Json | None:
+    """A value as the schema's type, where it can be written so; None where not."""
+    for choice in schema.get("anyOf", schema.get("oneOf", ())):
+        if choice.get("type") != "null" and (fitted := fitted_to(value, choice)) is not None:
+            return fitted
+    if "anyOf" in schema or "oneOf" in schema:
+        return None
+    kind = schema.get("type")
+    kind = next((one for one in kind if one != "null"), None) if isinstance(kind, list) else kind
+    if kind in ("integer", "number"):
+        return _number(value, schema, whole=kind == "integer")
+    if kind == "boolean":
+        return value if isinstance(value, bool) else None
+    if kind == "array":
+        items = schema.get("items", {})
+        values = (
+            value if isinstance(value, list) else re.split(r"\s*[,;]\s*", value) if isinstance(value, str) else [value]
+        )
+        fitted = [one for item in values if (one := fitted_to(item, items)) is not None]
+        return fitted[: schema.get("maxItems", len(fitted))] or None
+    if kind == "object":
+        return value if isinstance(value, dict) else None
+    if kind is None and not isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    text = str(value).strip()
+    fits = schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", 200)
+    pattern = schema.get("pattern")
+    if not fits or (isinstance(pattern, str) and not _matches(pattern, text)):
+        return None
+    needed = _FORMATS.get(str(schema.get("format")))
+    return None if needed is not None and re.sub(r"\w", "x", needed[:8]) != re.sub(r"\w", "x", text[:8]) else text
+
+
+def schema_values(schema: Mapping[str, Json]) -> list[Json]:
+    """What a schema itself offers, and values of its type that mean nothing."""
+    if "const" in schema:
+        return [schema["const"]]
+    if "enum" in schema:
+        return list(schema["enum"])
+    made: list[Json] = [schema["default"]] if schema.get("default") is not None else []
+    made += schema.get("examples", [])
+    for choice in schema.get("anyOf", schema.get("oneOf", ())):
+        made += schema_values(choice) if choice.get("type") != "null" else []
+    kind = schema.get("type")
+    if kind == "string":
+        pattern = schema.get("pattern")
+        text = _FORMATS.get(str(schema.get("format")), "example")
+        made.append(_written(pattern) if isinstance(pattern, str) else text)
+    elif kind in ("integer", "number"):
+        whole = kind == "integer"
+        made += [number for number in (1, 2, 0, 3, 5, 10, 100) if _number(number, schema, whole=whole) is not None]
+        made += [schema[name] for name in ("minimum", "maximum") if name in schema]
+        made += [] if whole else [0.5, 1.5]
+    elif kind == "boolean":
+        made += [True, False]
+    elif kind == "array":
+        items = schema_values(schema.get("items", {"type": "string"}))
+        least = schema.get("minItems", 1)
+        made += [[one] * max(1, least) for one in items[:3]] + ([[]] if not least else [])
+    elif kind == "object":
+        required = schema.get("required", ())
+        parts = {name: schema_values(part) for name, part in schema.get("properties", {}).items() if name in required}
+        made.append({name: values[0] for name, values in parts.items() if values})
+    return made
+
+
+def _alikeness(asked: Sequence[str], about: Sequence[str], words: Sequence[str]) -> float:
+    """How well the words of a name fit an argument of a tool: 0 to 3."""
+    if not words or not asked:
+        return 0.0
+    own = words[-len(asked) :]
+    if tuple(own) == tuple(asked):
+        return 3.0 if len(words) == len(asked) else 2.9
+    shared = set(asked) & set(words)
+    if not shared:
+        # `get_order(id)` and what stands under `order`; `weight(parcel)` and what stands under `id` of a parcel.
+        return 0.6 if set(about) & set(words) else 0.0
+    said = set(about) | set(asked)
+    return 1.0 + len(shared) / len(set(asked)) + 0.5 * len(said & set(words)) / len(set(words))
+
+
+def _number(value: Json, schema: Mapping[str, Json], *, whole: bool) -> Json | None:
+    if isinstance(value, str):
+        text = value.strip().lstrip("$€£").replace(",", "")
+        if not re.fullmatch(r"-?\d+(\.\d+)?%?", text):
+            return None
+        number: float = float(text.rstrip("%"))
+        value = int(number) if number.is_integer() and "." not in text else number
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if whole and isinstance(value, float):
+        return None
+    low, high = (
+        schema.get("minimum", schema.get("exclusiveMinimum")),
+        schema.get("maximum", schema.get("exclusiveMaximum")),
+    )
+    is_below = low is not None and (value < low or (value == low and "exclusiveMinimum" in schema))
+    is_above = high is not None and (value > high or (value == high and "exclusiveMaximum" in schema))
+    return None if is_below or is_above else value
+
+
+def _chosen(values: Mapping[str, Value]) -> tuple[dict[str, Json], dict[str, str]]:
+    return {name: one.value for name, one in values.items()}, {name: one.source for name, one in values.items()}
+
+
+def _alternating(first: Sequence[Value], second: Sequence[Value]) -> Iterator[Value]:
+    for index in range(max(len(first), len(second))):
+        yield from first[2 * index : 2 * index + 2]
+        yield from second[index : index + 1]
+
+
+def _parsed(text: str) -> Json | None:
+    """A text that is a JSON object or array."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _objects_in(text: str) -> Iterator[Json]:
+    """JSON objects and arrays that begin somewhere in a text."""
+    decoder, position, found = json.JSONDecoder(), 0, 0
+    while found < 20 and (start := re.compile(r"[{\[]").search(text, position)) is not None:
+        position = start.start() + 1
+        try:
+            value, position = decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            continue
+        found += 1
+        yield value
+
+
+def _table_cells(text: str) -> Iterator[tuple[str, str]]:
+    """The cells of tables in a text, with the head of their column, or of their row where there are two columns."""
+    header: list[str] = []
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        mark = "|" if line.count("|") >= 1 else "\t" if "\t" in line else None
+        cells = [cell.strip(' *`"') for cell in line.strip().strip("|").split(mark)] if mark else []
+        if len(cells) < 2:
+            header = []
+            continue
+        if all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+            continue
+        if not header or len(header) != len(cells):
+            header, is_first = cells, True
+        else:
+            yield from zip(header, cells, strict=True)
+            is_first = False
+        # With two columns a row may be a name and its value; without a line of dashes the first row is one, too.
+        if len(cells) == 2 and not (is_first and _has_rule_below(lines, index)):
+            yield cells[0], cells[1]
+
+
+def _has_rule_below(lines: Sequence[str], index: int) -> bool:
+    return index + 1 < len(lines) and re.fullmatch(r"[\s|:-]+", lines[index + 1]) is not None
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is not None and "(" not in match[1]:
+            yield match[1], match[2].strip(" .*`\"'") or match[2]
+    for pattern in (_TAGGED, _INLINE, _NAMED_CODE):
+        for match in pattern.finditer(text):
+            yield match[1], match[2].rstrip(".")
+
+
+def _first(match: re.Match[str]) -> str:
+    return next((group for group in match.groups() if group), match[0])
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return True
+
+
+def _written(pattern: str) -> str:
+    """A text that a regular expression matches, the shortest and simplest; "example" for what cannot be read."""
+    try:
+        return "".join(_simplest(regex.parse(pattern)))
+    except (re.error, ValueError, LookupError, RecursionError):
+        return "example"
+
+
+def _simplest(parsed: Any) -> Iterator[str]:
+    for operator, argument in parsed:
+        name = str(operator)
+        if name == "LITERAL":
+            yield chr(argument)
+        elif name == "ANY":
+            yield "a"
+        elif name == "IN":
+            yield _member(argument)
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            yield "".join(_simplest(argument[2])) * (argument[0] or min(1, argument[1]))
+        elif name == "SUBPATTERN":
+            yield from _simplest(argument[-1])
+        elif name == "BRANCH":
+            yield from _simplest(argument[1][0])
+        elif name not in ("AT", "ASSERT", "ASSERT_NOT"):
+            raise ValueError(name)
+
+
+def _member(choices: Sequence[Any]) -> str:
+    operator, argument = choices[0]
+    names = {"CATEGORY_DIGIT": "1", "CATEGORY_WORD": "a", "CATEGORY_SPACE": " ", "CATEGORY_NOT_SPACE": "a"}
+    if str(operator) == "NEGATE":
+        return next(
+            chr(code) for code in range(97, 123) if ("LITERAL", code) not in [(str(o), a) for o, a in choices[1:]]
+        )
+    if str(operator) == "RANGE":
+        return chr(argument[0])
+    return chr(argument) if str(operator) == "LITERAL" else names[str(argument)]

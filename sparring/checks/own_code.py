@@ -1,0 +1,72 @@
+"""Which code is the user's own, so that evidence names a line that the user can change."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import final
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_SUITES = str(Path(__file__).parents[1] / "environments" / "suites") + os.sep
+_CHECKS = str(Path(__file__).parent) + os.sep
+_LIBRARIES = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+@final
+class OwnCode:
+    """The recipe's folder, the modules of the environment's class and of what it derives from, and whatever else is neither
+    a library nor part of Sparring. The domains that Sparring ships count as the user's."""
+
+    def __init__(self, folder: Path, environment_class: type) -> None:
+        self.folder = str(folder.resolve()) + os.sep
+        classes = [one.__module__ for one in environment_class.__mro__ if one is not object]
+        self._named = {name for name in classes if not _is_ours(getattr(sys.modules.get(name), "__file__", None) or "")}
+        self._package = environment_class.__module__.partition(".")[0]
+        self._files = {getattr(sys.modules.get(name), "__file__", None) for name in self._named}
+        self.owns = cache(self._owns)
+
+    def _owns(self, file: str) -> bool:
+        if not file or file.startswith("<") or _is_ours(file):
+            return False
+        is_library = file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file
+        return file in self._files or file.startswith(self.folder) or not is_library
+
+    def modules(self) -> tuple[ModuleType, ...]:
+        """The loaded modules of the recipe's folder, of the environment's package and of its base classes."""
+        found: dict[int, ModuleType] = {}
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) or ""
+            is_beside = name.partition(".")[0] == self._package and not _is_ours(file)
+            if isinstance(module, ModuleType) and (name in self._named or is_beside or file.startswith(self.folder)):
+                found[id(module)] = module
+        return tuple(found.values())
+
+    def line_below(self, frame: FrameType | None) -> str | None:
+        """`file:line` of the innermost line of the user's code on a stack; None when there is none."""
+        while frame is not None and frame.f_code.co_filename.startswith(_CHECKS):
+            frame = frame.f_back  # what looks at it
+        while frame is not None and not frame.f_code.co_filename.startswith(_CHECKS):
+            if self.owns(frame.f_code.co_filename):
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+    def line_of(self, traceback: TracebackType | None) -> str | None:
+        """`file:line` of the innermost line of the user's code that an exception passed; None when there is none."""
+        return next(reversed(list(self._lines(traceback))), None)
+
+    def _lines(self, traceback: TracebackType | None) -> Iterable[str]:
+        while traceback is not None:
+            file = traceback.tb_frame.f_code.co_filename
+            if self.owns(file):
+                yield f"{file}:{traceback.tb_lineno}"
+            traceback = traceback.tb_next
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE) and not file.startswith(_SUITES)

@@ -1,0 +1,94 @@
+"""Arguments are found in prompts, results and schemas, the likeliest first."""
+
+import re
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
+
+TEXT = {"type": "string"}
+
+
+def first(prompt: str, tool: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    """The likeliest arguments of a tool, given a prompt."""
+    known = Known()
+    known.add_text(prompt, "prompt")
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return next(known.arguments(tool, schema, {}))[0]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "However, decide by the procedure.\nbusiness_id: biz_51b7a\nCurrency: EUR",
+        "However, decide by the procedure.\n| field | value |\n|---|---|\n| Business ID | biz_51b7a |\n| currency | EUR |",
+        "However:\n| business_id | currency |\n| --- | --- |\n| biz_51b7a | EUR |",
+        'However, the case is {"businessId": "biz_51b7a", "currency": "EUR"}, so decide.',
+        "However, <business_id>biz_51b7a</business_id> pays in currency=EUR.",
+        "- **Business ID**: `biz_51b7a`\n- **Currency**: EUR",
+    ],
+)
+def test_values_come_from_lines_tables_json_and_tags_of_the_prompt(prompt: str) -> None:
+    assert first(prompt, "limit", business_id=TEXT, currency=TEXT) == {"business_id": "biz_51b7a", "currency": "EUR"}
+
+
+def test_a_code_after_a_word_of_its_kind_is_an_argument_of_that_name() -> None:
+    assert first("Release aircraft DGK41 for 12 hours.", "fitted", aircraft=TEXT) == {"aircraft": "DGK41"}
+
+
+def test_values_of_one_record_are_tried_together() -> None:
+    known = Known()
+    known.add_json([{"flight": "LH1", "seat": "2A"}, {"flight": "LH7", "seat": "9C"}], "result of list")
+    schema = {"properties": {"flight": TEXT, "seat": TEXT}, "required": ["flight", "seat"]}
+    tried = [arguments for arguments, _ in islice(known.arguments("book", schema, {}), 4)]
+    assert {"flight": "LH7", "seat": "9C"} in tried
+    assert {"flight": "LH1", "seat": "9C"} not in tried
+
+
+def test_what_another_tool_took_under_the_name_comes_first() -> None:
+    known = Known()
+    known.add_text("If the line is dead: visit.\nline: dead", "prompt")
+    known.add_json({"line_number": "T48"}, "result of account")
+    known.add_legal({"line": "T48"})
+    assert next(known.arguments("visit", {"properties": {"line": TEXT}, "required": ["line"]}, {}))[0] == {
+        "line": "T48"
+    }
+
+
+def test_a_source_that_worked_in_another_task_comes_first() -> None:
+    known = Known()
+    known.add_text("name: Ann\nkey: k-17", "prompt")
+    schema = {"properties": {"customer": TEXT}, "required": ["customer"]}
+    worked = {("find", "customer"): ["prompt:key"]}
+    assert next(known.arguments("find", schema, worked))[0] == {"customer": "k-17"}
+
+
+def test_schemas_offer_enumerations_patterns_formats_and_bounds() -> None:
+    assert schema_values({"enum": ["add", "take"]}) == ["add", "take"]
+    assert re.fullmatch(r"(ORD|INV)-\d{3,}", schema_values({"type": "string", "pattern": r"^(ORD|INV)-\d{3,}$"})[0])
+    assert schema_values({"type": "string", "format": "date"}) == ["2025-01-06"]
+    assert set(schema_values({"type": "integer", "minimum": 3, "maximum": 5})) == {3, 5}
+    prompt = "Order 17 of 2025-03-04, code AB-9."
+    assert first(prompt, "look", code={"type": "string", "pattern": "^[A-Z]{2}-[0-9]$"}) == {"code": "AB-9"}
+    assert first(prompt, "look", day={"type": "string", "format": "date"}) == {"day": "2025-03-04"}
+
+
+def test_values_take_the_type_that_is_asked_for() -> None:
+    assert fitted_to("$1,200", {"type": "integer"}) == 1200
+    assert fitted_to(17, TEXT) == "17"
+    assert fitted_to("a; b", {"type": "array", "items": TEXT}) == ["a", "b"]
+    assert fitted_to("x", {"type": "integer"}) is None
+    assert fitted_to(9, {"type": "integer", "maximum": 5}) is None
+
+
+def test_names_are_the_same_in_every_spelling() -> None:
+    assert {words_of(name) for name in ("orderId", "order_id", "Order ID", "orders-id")} == {("order", "id")}
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_read(text: str) -> None:
+    first(text, "look", word=TEXT, number={"type": "number"}, several={"type": "array", "items": TEXT})

@@ -1,0 +1,84 @@
+"""The time of a check is shared out, and what there is no time for is left out by name."""
+
+import pytest
+
+from sparring.checks.report import Checked
+from sparring.checks.run import left_out, undecided
+from sparring.checks.timing import OutOfTimeError, Timing
+from sparring.findings import Severity
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_rule_gets_an_eighth_of_what_is_left_and_one_episode_at_least() -> None:
+    clock = Clock()
+    timing = Timing(seconds=80, clock=clock)
+    timing.begin("environment.plays")
+    assert timing.left == 10
+    timing.played(20)
+    timing.begin("environment.same_twice")
+    assert timing.left == 30  # one episode and a half
+    clock.now = 70
+    timing.begin("environment.leaks")
+    with pytest.raises(OutOfTimeError, match=r"an episode takes 20\.0 s here"):
+        timing.need()
+
+
+def test_a_rule_that_saw_an_episode_is_decided_on_it_and_one_that_saw_none_is_left_out() -> None:
+    clock = Clock()
+    timing = Timing(seconds=80, clock=clock)
+    timing.begin("environment.plays")
+    with timing.as_far_as_it_goes():
+        for _ in range(3):
+            timing.need()
+            clock.now += 6
+            timing.played(6)
+    assert timing.cut == ["environment.plays"]
+    clock.now = 79
+    timing.begin("environment.leaks")
+    with pytest.raises(OutOfTimeError), timing.as_far_as_it_goes():
+        timing.need()
+    assert timing.cut == ["environment.plays"]
+
+
+def test_processor_time_is_bounded_too() -> None:
+    timing = Timing(seconds=80, processor_seconds=0)
+    timing.begin("environment.plays")
+    with pytest.raises(OutOfTimeError):
+        timing.need()
+
+
+def test_what_was_left_out_is_one_note_that_names_the_option() -> None:
+    checked = [
+        Checked(name="environment.plays", state="decided", reason="looked at fewer episodes than usual, for time"),
+        Checked(
+            name="environment.leaks", state="left_out", reason="no time was left for it: an episode takes 3.0 s here"
+        ),
+        Checked(
+            name="environment.close", state="left_out", reason="no time was left for it: an episode takes 3.1 s here"
+        ),
+        Checked(name="data.rows", state="decided"),
+    ]
+    (note,) = left_out(checked, minutes=1.0)
+    assert note.severity is Severity.NOTE
+    assert note.evidence["left_out"] == ["environment.leaks", "environment.close"]
+    assert note.evidence["on_fewer_episodes"] == ["environment.plays"]
+    assert "--minutes" in note.change
+    assert "an episode takes 3.0 s here" in note.symptom
+    assert list(undecided(checked)) == []
+    assert list(left_out(checked[-1:], minutes=1.0)) == []
+
+
+def test_one_cause_is_one_finding_whatever_task_shows_it() -> None:
+    reasons = ["an episode of task t1 could not be played: Task t1: Desk.reset failed: KeyError('x').",
+               "an episode of task t2 could not be played: Task t2: Desk.reset failed: KeyError('x')."]  # fmt: skip
+    names = ["environment.plays", "environment.leaks"]
+    checked = [Checked(name=name, state="undecided", reason=one) for name, one in zip(names, reasons, strict=True)]
+    (found,) = undecided(checked)
+    assert found.evidence["undecided"] == names
