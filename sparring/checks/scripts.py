@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
 from sparring.checks.answers import AnswerForm, as_object, most_frequent, text_of
-from sparring.checks.arguments import Known
 from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.environments import answer, tool_call
 from sparring.types import Json, Message, Task, ToolSchema
+
+_WORD = re.compile(r"[A-Za-z0-9][\w.:/@-]*\w|\w")
 
 
 def at_once(name: str, message_of: Callable[[Task], Message]) -> ScriptedPolicy:
@@ -81,9 +82,6 @@ class _Known:
         self.results: dict[str, str] = {}
         self.named: dict[str, Json] = {}
         prompt = [text_of(message) for message in messages if message.get("role") in ("system", "user")]
-        self._known = Known()
-        for text in reversed(prompt):  # the task's own text comes last
-            self._known.add_text(text, "prompt")
         for text in prompt:
             self.named.update(re.findall(r"(\w+)\"?\s*[:=]\s*\"?([^\s\"',;]+)", text))
         for message in messages:
@@ -92,14 +90,31 @@ class _Known:
             if message.get("role") == "tool" and tool is not None and not text.startswith("error:"):
                 self.results[tool] = text
                 self.named.update(_leaves(as_object(text)))
-                self._known.add_text(text, f"result of {tool}")
+        words = [word for text in reversed(prompt) for word in reversed(_WORD.findall(text))]
+        # What has a digit or a capital inside a sentence is likelier a name than a word is; the task's own text comes last.
+        self.words = sorted(words, key=lambda word: not (any(map(str.isdigit, word)) or word.isupper()))
 
     def argument(self, name: str, schema: Mapping[str, Json], tool: str) -> Json:
-        """The likeliest value of the schema's type; one of an enumeration by chance."""
+        """A value of the schema's type: one called like the argument, or like the tool, where one is known."""
+        for choice in schema.get("anyOf", ()):
+            return self.argument(name, choice, tool)
         if "enum" in schema:
             return self._rng.choice(schema["enum"])
-        values = self._known.ranked(tool, name, schema, ())
-        return values[0].value if values else "a"
+        kind = schema.get("type")
+        known = self.named.get(name, self.named.get(tool))
+        if kind in ("integer", "number"):
+            numbers = [word for word in [str(known), *self.words] if re.fullmatch(r"-?\d+(\.\d+)?", word)]
+            value = float(numbers[0]) if numbers else 1.0
+            return int(value) if kind == "integer" or value.is_integer() else value
+        if kind == "boolean":
+            return True
+        if kind == "array":
+            return [self.argument(name, schema.get("items", {"type": "string"}), tool)]
+        if kind == "object":
+            return {}
+        if isinstance(known, str):
+            return known
+        return self.words[0] if self.words else "a"
 
     def best(self, part: str, values: Sequence[Json]) -> Json:
         if part in self.named:

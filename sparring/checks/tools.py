@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, get_args, get_origin
 
 from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
-from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing
+from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing, is_refusal
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
@@ -336,10 +336,11 @@ async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call
 
 
 async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
-    """Calls whose arguments are what a tool is meant to take: the expert's, and legal ones where it refuses others."""
-    found = await explored(subject, task)
-    legal = [one.call for one in found.legal(tool)]
-    return [*await expert_calls(subject, task), *(legal if len(legal) < len(found.of(tool)) else ())]
+    """Calls whose arguments are what a tool is meant to take: the expert's, and legal ones of a tool that refuses unknown
+    values."""
+    legal = [one.call for one in (await explored(subject, task)).legal(tool)[:1]]
+    unknown = await answers_apart(subject, task, [strange(one) for one in legal])
+    return [*await expert_calls(subject, task), *(legal if any(map(is_refusal, unknown)) else ())]
 
 
 def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[str, Json]]:
