@@ -21,6 +21,8 @@ from sparring.types import Json, Message, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_LEAK_EPISODES = 4
+SETTLE_SECONDS = 0.5
+"""After which what ends by itself has ended: the threads of a server, say."""
 Play: TypeAlias = Callable[[Subject, Task, ScriptedPolicy], Awaitable[None]]
 PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
 
@@ -63,6 +65,8 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
     before = residue()
     with Observed(subject) as sightings:
         sizes.append(await window(tasks[1 : num + 1]))
+    if residue().more_than(before):
+        await asyncio.sleep(SETTLE_SECONDS)
     left: dict[str, Json] = {**residue().more_than(before)}
     files = [one for one in sightings.of("written") if _is_left(one.what)]
     if files:
