@@ -34,6 +34,7 @@ MODEL_SECONDS = 1800.0
 _LOAD_SECONDS = 45.0
 """What importing and loading may take for each minute of the check, model apart."""
 _MAX_PROCESSES = 8
+_USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
 """How long a keeper may take to end what it keeps, and a rule to end after its time."""
 
@@ -176,8 +177,7 @@ class _Run:
             if not left or time.monotonic() > self._deadline:
                 break
         for name in left:
-            reason = "the time for the whole check was used up before its turn"
-            self.checked.append(Checked(name=name, state="left_out", reason=reason))
+            self.checked.append(Checked(name=name, state="left_out", reason=_USED_UP))
 
     def _ask(self, left: dict[str, Check]) -> None:
         """One process: takes rules out of `left` as they are decided. Raises _Stopped when it ended too early."""
@@ -206,7 +206,9 @@ class _Run:
                     end = worker.line(until=min(self._deadline + _END_SECONDS, began + longest * slowness))
                 except _Stopped as stopped:
                     took = time.monotonic() - began
-                    self.checked.append(Checked(name=name, state="undecided", seconds=took, reason=stopped.reason))
+                    is_late = time.monotonic() >= self._deadline and took < longest * slowness
+                    state, reason = ("left_out", _USED_UP) if is_late else ("undecided", stopped.reason)
+                    self.checked.append(Checked(name=name, state=state, seconds=took, reason=reason))
                     raise
                 finally:
                     del left[name]
