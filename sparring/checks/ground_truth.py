@@ -163,6 +163,9 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     copied = {one.gold.task.id: one for one in await episodes_of(subject, "every tool")}
     evidence = {one.gold.task.id: _evidence(one, copied.get(one.gold.task.id)) for one in played}
     found = [*_undecided(golds, played, copied)]
+    if not golds.has_expert:
+        # Other calls may show what tells these tasks apart.
+        found = [replace(one, severity=Severity.WARNING) for one in found]
     # Without tools the policy may be meant to know what is not said.
     if not subject.tools:
         return found
