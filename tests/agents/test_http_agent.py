@@ -355,19 +355,27 @@ def test_a_reward_that_never_comes_is_an_error_that_says_what_was_refused() -> N
         play(behaviour, timeout_seconds=2.0)
 
 
-def test_an_agent_that_does_not_answer_in_time_is_infrastructure_and_is_cut_off() -> None:
-    told: list[int] = []
+@pytest.mark.parametrize("turns", [0, 1])
+def test_an_agent_that_does_not_answer_in_time_is_cut_off_and_an_outage_only_before_a_turn(turns: int) -> None:
+    reported: list[int] = []
 
     async def behaviour(payload: Payload) -> Response:
-        await ask(payload)
-        await asyncio.sleep(0.6)
-        told.append((await report(payload, "reward", reward=1.0)).status_code)
+        for _ in range(turns):
+            await ask(payload)
+        await asyncio.sleep(1.5)
+        reported.append((await report(payload, "reward", reward=1.0)).status_code)
         return JSONResponse({})
 
-    with pytest.raises(InfrastructureError, match=r"did not answer within 0\.3 s"):
-        play(behaviour, timeout_seconds=0.3)
+    late = r"did not answer within 0\.8 s"
+    if turns:
+        played = play(behaviour, timeout_seconds=0.8)
+        assert (played.outcome, played.reward) == (Outcome.POLICY_TIMEOUT, None)
+        assert re.search(late, played.error or "")
+    else:
+        with pytest.raises(InfrastructureError, match=late):
+            play(behaviour, timeout_seconds=0.8)
     # The episode is over: its key opens nothing, or the gateway is gone.
-    assert told in ([], [401])
+    assert reported in ([], [401])
 
 
 def test_a_reward_without_a_turn_is_not_the_policys() -> None:

@@ -237,17 +237,25 @@ def test_an_episode_that_no_worker_is_free_for_says_what_to_change() -> None:
         World().play(work)
 
 
-def test_a_worker_that_renews_for_ever_is_out_of_time_in_the_end() -> None:
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_worker_that_renews_for_ever_is_out_of_time_in_the_end_and_an_outage_only_before_a_turn(turns: int) -> None:
     async def work(world: World) -> None:
         lease = await world.lease()
-        await world.turn()
+        for _ in range(turns):
+            await world.turn()
         for _ in range(10):
             await world.time.advance(30.0)
             world.queue.renew(lease["lease_id"])
         await world.time.advance(30.0)
 
-    with pytest.raises(InfrastructureError, match="did not finish it within 330 s, after 1 turns"):
-        World(timeout_seconds=330.0).play(work)
+    late = f"did not finish it within 330 s, after {turns} turns"
+    if turns:
+        played = World(timeout_seconds=330.0).play(work)
+        assert played.outcome is Outcome.POLICY_TIMEOUT
+        assert late in (played.error or "")
+    else:
+        with pytest.raises(InfrastructureError, match=late):
+            World(timeout_seconds=330.0).play(work)
 
 
 @pytest.mark.parametrize(
