@@ -101,7 +101,9 @@ class GroupCommitWriter:
                 self._connection.execute("ROLLBACK")
             for _, future in batch:
                 future.set_exception(
-                    ServiceError(f"The ledger could not be written: {error}. Free the disk and resume.")
+                    ServiceError(
+                        f"The ledger could not be written: {error}. Make room or repair the disk, and resume the run."
+                    )
                 )
             return
         self.num_commits += 1
