@@ -43,6 +43,14 @@ class Environment:
     """`schema`: the chat template lists the tools. `prompt`: the task's own messages describe them, and nothing is
     added, which saves tokens with small models; calls are parsed and checked all the same."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if callable(vars(cls).get("is_done")):
+            raise UsageError(
+                f"{cls.__name__}.is_done is a method, which always counts as true, so each episode would end after its first "
+                "tool call. Write @property above it."
+            )
+
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Prepare the world; return opening messages, or None for the task's own."""
         return None

@@ -159,3 +159,16 @@ def test_a_failing_reset_is_an_outage_and_no_messages_at_all_a_mistake() -> None
 def test_an_environment_without_expert_says_so() -> None:
     with pytest.raises(UsageError, match="Environment has no scripted expert"):
         Environment().demonstrate(TASK)
+
+
+def test_an_is_done_that_is_no_property_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Desk\.is_done is a method.*@property"):
+
+        class Desk(Environment):
+            def is_done(self) -> bool:  # type: ignore[override]
+                return False
+
+    class Table(Environment):
+        is_done = False  # may be set in `reset` and tools
+
+    assert not Table().is_done
