@@ -362,18 +362,18 @@ def test_an_agent_that_does_not_answer_in_time_is_cut_off_and_an_outage_only_bef
     async def behaviour(payload: Payload) -> Response:
         for _ in range(turns):
             await ask(payload)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(3.0)
         reported.append((await report(payload, "reward", reward=1.0)).status_code)
         return JSONResponse({})
 
-    late = r"did not answer within 0\.8 s"
+    late = "did not answer within 2 s"
     if turns:
-        played = play(behaviour, timeout_seconds=0.8)
+        played = play(behaviour, timeout_seconds=2.0)
         assert (played.outcome, played.reward) == (Outcome.POLICY_TIMEOUT, None)
         assert re.search(late, played.error or "")
     else:
         with pytest.raises(InfrastructureError, match=late):
-            play(behaviour, timeout_seconds=0.8)
+            play(behaviour, timeout_seconds=2.0)
     # The episode is over: its key opens nothing, or the gateway is gone.
     assert reported in ([], [401])
 
