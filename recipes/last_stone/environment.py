@@ -76,7 +76,7 @@ class Game(GymnasiumEnvironment):
 
 
 def best_move(stones: int) -> int:
-    """Leaves a multiple of four, where that is possible: whoever moves there loses against such moves."""
+    """Leaves a multiple of four, where that is possible: the player who moves there loses against such moves."""
     return stones % (MOST + 1) or 1
 
 

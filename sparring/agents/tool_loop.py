@@ -29,7 +29,7 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
     An answer without tool calls finishes, unless the environment's user replies to it. Bad calls are told to the policy
     and counted. InfrastructureError passes.
     """
-    # The other half is for the state of the world, and to close it.
+    # The other half is for the final state, and to close the environment.
     patience = 0.0 if session.seconds_left is None else overtime(session.seconds_left) / 2
     tools = environment.offered_tools()
     messages = await reset(environment, task)

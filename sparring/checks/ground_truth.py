@@ -171,7 +171,7 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
         return found
     nowhere = list(_said_nowhere(golds, played, evidence))
     if not golds.has_expert:
-        # Nobody has shown the calls that give it: what stands in some result under its name is given by other arguments.
+        # No expert shows the calls that give it: what stands in some result under its name is given by other arguments.
         given = {key for _, _, said in await all_answers(subject) for key, _ in named_leaves(as_object(said) or {})}
         nowhere = [replace(one, severity=Severity.WARNING) for one in nowhere if one.evidence["part"] not in given]
     return [*found, *nowhere]
