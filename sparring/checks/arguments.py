@@ -32,7 +32,9 @@ _TITLE = re.compile(r"\b[A-Z][a-z]+(?: (?:[A-Z][a-z]+|\d+|[A-Z]\b))*")
 _NAMED_CODE = re.compile(rf"\b([A-Za-z]{{2,30}})(?: (?:id|ID|number|no\.?|code|is|of|#))? [\"'#(]?({_CODE.pattern})")
 _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
 """What runs wherever such a thing can be run, by a word of the argument's name."""
-_SOURCES = {"description": 0.2, "result": 0.3, "system": -0.5}
+_PROSE = {"text", "body", "message", "content", "note", "comment", "description", "reason", "summary"}
+"""Words of arguments that take sentences."""
+_SOURCES = {"description": 0.2, "code": 0.1, "result": 0.3, "system": -0.5}
 """How much likelier a value is for the place where it stands: a procedure speaks of many things."""
 _FORMATS = {
     "date": "2025-01-06", "date-time": "2025-01-06T09:00:00Z", "time": "09:00:00", "email": "a@example.com",
@@ -121,7 +123,7 @@ class Known:
         required = set(schema.get("required", ()))
         pools = {name: self.ranked(tool, name, part, worked.get((tool, name), ())) for name, part in properties.items()}
         names = [name for name in properties if pools[name]]
-        whole = {name: pools[name][0] for name in names}
+        whole = _apart(names, pools)
         yield _chosen({name: one for name, one in whole.items() if name in required})
         # Values of one record belong together.
         by_record: dict[int, dict[str, Value]] = {}
@@ -130,7 +132,8 @@ class Known:
                 by_record.setdefault(one.record, {}).setdefault(name, one)
         together = sorted((one for one in by_record.values() if len(one) > 1), key=len, reverse=True)
         for one in together[:MOST_VALUES]:
-            yield _chosen({**{name: whole[name] for name in names if name in required}, **one})
+            own = {name: value for name, value in one.items() if not _is_doubled(name, one)}
+            yield _chosen({**{name: whole[name] for name in names if name in required}, **own})
         for index in range(1, MOST_VALUES):
             for name in names:
                 if index < len(pools[name]):
@@ -138,6 +141,8 @@ class Known:
                     yield _chosen({**kept, name: pools[name][index]})
         for index in range(MOST_VALUES):
             yield _chosen({name: pools[name][min(index, len(pools[name]) - 1)] for name in names})
+        # Two arguments may have to be the same.
+        yield _chosen({name: pools[name][0] for name in names if name in required})
 
     def ranked(self, tool: str, name: str, schema: Mapping[str, Json], worked: Sequence[str]) -> list[Value]:
         """Values for an argument, the likeliest first."""
@@ -160,7 +165,9 @@ class Known:
             if (name, json.dumps(fitted)) in self.legal:
                 rate += 2.0
             if isinstance(fitted, str) and fitted.count(" ") > MOST_SPACES:
-                rate -= 1.0  # a sentence
+                rate += 0.6 if _PROSE & set(asked) else -1.0  # a sentence
+            if schema.get("type") == "number" and isinstance(fitted, float) and not fitted.is_integer():
+                rate += 0.2
             rated.append((rate, index, Value(fitted, one.words, one.source, one.record)))
         rated.sort(key=lambda one: (-one[0], one[1]))
         likely = [one for rate, _, one in rated if rate >= 0.5]
@@ -238,7 +245,7 @@ def schema_values(schema: Mapping[str, Json]) -> list[Json]:
         whole = kind == "integer"
         made += [number for number in (1, 2, 0, 3, 5, 10, 100) if _number(number, schema, whole=whole) is not None]
         made += [schema[name] for name in ("minimum", "maximum") if name in schema]
-        made += [] if whole else [0.5, 1.5]
+        made[1:1] = [] if whole else [0.1, 1.25]
     elif kind == "boolean":
         made += [True, False]
     elif kind == "array":
@@ -250,6 +257,22 @@ def schema_values(schema: Mapping[str, Json]) -> list[Json]:
         parts = {name: schema_values(part) for name, part in schema.get("properties", {}).items() if name in required}
         made.append({name: values[0] for name, values in parts.items() if values})
     return made
+
+
+def _apart(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
+    """The likeliest value of each argument that no other one has: sender and receiver are two."""
+    chosen: dict[str, Value] = {}
+    for name in names:
+        taken = {json.dumps(one.value, default=str) for one in chosen.values() if not isinstance(one.value, bool)}
+        free = (one for one in pools[name] if json.dumps(one.value, default=str) not in taken)
+        chosen[name] = next(free, pools[name][0])
+    return chosen
+
+
+def _is_doubled(name: str, record: Mapping[str, Value]) -> bool:
+    """Whether a record gave an argument the value that an earlier one has."""
+    before = list(record)[: list(record).index(name)]
+    return any(record[other].value == record[name].value for other in before)
 
 
 def _alikeness(asked: Sequence[str], about: Sequence[str], words: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""Is the environment the same in another process, in another order, at another time?"""
+"""Is the environment the same in another process, in another order, at another time and place?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from sparring.checks.calls import players
 from sparring.checks.registry import check
@@ -25,42 +26,86 @@ LONGEST_SECONDS = 30.0
 """How long another process may take, on an idle machine."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is another thing in the other process, and what to do about a recipe that depends on it."""
+
+    when: str
+    change: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    severity: Severity = Severity.ERROR
+
+
+CLOCK = Change("a year later by the clock", "Take dates and times from the task; `environment.clock` names lines.")
+BACKWARDS = Change("when episodes are played in another order", "Keep nothing between episodes: no cache, no counter.")
+FOLDER = Change(
+    "in another working directory",
+    "Open files beside the module (`Path(__file__).parent`), not relative to where the command was started.",
+    severity=Severity.WARNING,
+)
+HASH_SEED = Change(
+    "in another process, with another hash seed",
+    "Sort what comes out of sets and directories; do not use `hash`.",
+)
+TIME_ZONE = Change(
+    "in another time zone",
+    "Name the time zone where times are read and written: `datetime.fromtimestamp(t, UTC)`, `time.gmtime`, `calendar.timegm`.",
+    {"TZ": "Asia/Kathmandu"},
+)
+LOCALE = Change(
+    "in another locale", "Name the encoding of files, and sort and format without the locale.",
+    {"LC_ALL": "C", "LANG": "C"}, Severity.WARNING,
+)  # fmt: skip
+USER = Change(
+    "for another user", "Take names from the task, not from who is logged in.",
+    {"USER": "somebody", "LOGNAME": "somebody"}, Severity.WARNING,
+)  # fmt: skip
+CHANGES = (HASH_SEED, TIME_ZONE, FOLDER, CLOCK, BACKWARDS, LOCALE, USER)
+PROCESS = Change("in another process", "Seed what is drawn at import, and use no id of a process or an object.")
+
+
 @check("environment.same_elsewhere", needs=("environment",), seconds=LONGEST_SECONDS)
 async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
-    """Tasks, tools and episodes are the same in another process, in another order, with another hash seed, a year later by
-    the clock.
+    """Tasks, tools and episodes are the same in another process: with another hash seed, time zone, locale, working directory
+    and user, in another order, and a year later by the clock.
 
-    A run that is resumed, a replay and an evaluation next month must meet the same world. Differences come from the order
-    of sets, from dates in results, from randomness at import, from what is kept of the episodes before. Take the time of a
-    task from the task, sort, and keep nothing.
+    A run that is resumed, a replay and an evaluation next month on another machine must meet the same environment. The finding
+    names which of these makes the difference. Differences come from the order of sets, from dates in results, from times
+    without a time zone, from randomness at import, from what is kept of the episodes before. Take the time of a task from the
+    task, sort, and keep nothing.
     """
     episodes = await _episodes(subject)
     later = await _later(subject)
     difference = _difference_elsewhere(subject, episodes, later)
-    if difference is None:
+    if difference is not None:
+        cause, difference = await _cause(subject, episodes, difference)
+    elif later["stopped_by_folder"] is not None:
+        cause, difference = FOLDER, {"what": "no conversation", "reason": later["stopped_by_folder"]}
+    else:
         return ()
-    when, change = "a year later by the clock", "Take dates and times from the task; `environment.clock` names lines."
-    backwards = await _elsewhere(subject, episodes, shifts_clock=False, backwards=True)
-    if _difference_elsewhere(subject, episodes, backwards) is not None:
-        forwards = await _elsewhere(subject, episodes, shifts_clock=False, backwards=False)
-        if _difference_elsewhere(subject, episodes, forwards) is None:
-            when, change = (
-                "when episodes are played in another order",
-                "Keep nothing between episodes: no cache, no counter.",
-            )
-        else:
-            when = "in another process"
-            change = "Sort what comes out of sets and directories, and seed what is drawn at import."
     return [
         Finding(
             rule="environment.same_elsewhere",
-            severity=Severity.ERROR,
-            symptom=f"the same recipe gives {difference.pop('what')} {when}.",
+            severity=cause.severity,
+            symptom=f"the same recipe gives {difference.pop('what')} {cause.when}.",
             evidence=difference,
-            change=change,
+            change=cause.change,
             confirm=AGAIN,
         )
     ]
+
+
+async def _cause(
+    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], difference: dict[str, Json]
+) -> tuple[Change, dict[str, Json]]:
+    """What alone makes a difference, with that difference: another process, or the first of the changes."""
+    with suppress(OutOfTimeError, TimedOutError):
+        for cause in (PROCESS, *CHANGES):
+            there = await _elsewhere(subject, episodes, () if cause is PROCESS else (cause,))
+            alone = _difference_elsewhere(subject, episodes, there)
+            if alone is not None:
+                return cause, alone
+    return PROCESS, difference
 
 
 @check("environment.tool_order", needs=("environment",))
@@ -100,14 +145,23 @@ async def _episodes(subject: Subject) -> list[tuple[Task, str, Trajectory]]:
 
 
 async def _later(subject: Subject) -> dict[str, Json]:
-    """What another process says a year later; it is asked once."""
+    """What a process says in which everything is changed; it is asked once. `stopped_by_folder` is why none could be played in
+    another working directory."""
     if "later" not in subject.shared:
-        subject.shared["later"] = await _elsewhere(subject, await _episodes(subject), shifts_clock=True, backwards=True)
+        episodes, reason = await _episodes(subject), None
+        try:
+            later = await _elsewhere(subject, episodes, CHANGES)
+        except (OutOfTimeError, TimedOutError):
+            raise
+        except UndecidedError as error:
+            reason = str(error)
+            later = await _elsewhere(subject, episodes, [one for one in CHANGES if one is not FOLDER])
+        subject.shared["later"] = {**later, "stopped_by_folder": reason}
     return subject.shared["later"]
 
 
 async def _elsewhere(
-    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], *, shifts_clock: bool, backwards: bool
+    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], changes: Collection[Change]
 ) -> dict[str, Json]:
     """What `second_process.played` returns in a process of its own. Raises UndecidedError when it does not return, and
     TimedOutError or OutOfTimeError when it played no episode."""
@@ -117,8 +171,9 @@ async def _elsewhere(
         "start_seconds": subject.watch.start_seconds * subject.watch.patience,
         "recipe": str(subject.recipe.resolve()),
         "overrides": list(subject.overrides),
-        "shifts_clock": shifts_clock,
-        "backwards": backwards,
+        "shifts_clock": CLOCK in changes,
+        "backwards": BACKWARDS in changes,
+        "other_folder": FOLDER in changes,
         "episodes": [
             {"task": task.id, "policy": name, "script": [turn.message for turn in played.turns]}
             for task, name, played in episodes
@@ -127,9 +182,10 @@ async def _elsewhere(
     here = os.environ.get("PYTHONHASHSEED", "")
     environment = {
         **os.environ,
-        "PYTHONHASHSEED": "4321" if here != "4321" else "1234",
+        "PYTHONHASHSEED": here if HASH_SEED not in changes and here else "4321" if here != "4321" else "1234",
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
+    environment |= {name: value for one in changes for name, value in one.variables.items()}
     with tempfile.TemporaryFile() as errors:
         # Its own group: what it starts ends with it, and may hold its pipe open.
         process = await asyncio.create_subprocess_exec(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from sparring.checks.arguments import Known
+from sparring.checks.arguments import Known, words_of
 from sparring.checks.baseline import reference_baseline
 from sparring.checks.given import calls_in
+from sparring.checks.literals import compared_with
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, UndecidedError
 from sparring.data.files import read_rows
@@ -113,9 +115,15 @@ def is_refusal(result: ToolResult) -> bool:
         status = str(value.get("status", "")).lower()
         named = any(value.get(name) for name in ("error", "errors", "Error", "error_message"))
         return named or value.get("success") is False or value.get("found") is False or status in _BAD_STATUS
-    return isinstance(value, str) and value.strip().lower().startswith(_REFUSALS)
+    if not isinstance(value, str):
+        return False
+    said = value.strip().lower()
+    return said.startswith(_REFUSALS) or (len(said) <= LONGEST_REFUSAL and _NOT_THERE.search(said) is not None)
 
 
+LONGEST_REFUSAL = 100
+"""Characters of a text in which a few words say that something is not there."""
+_NOT_THERE = re.compile(r"\b(?:there is no|no such|not found|does not exist|is not known|is unknown|out of range)\b")
 _BAD_STATUS = ("error", "failed", "failure", "not_found", "not found", "invalid")
 _REFUSALS = (
     "error",
@@ -165,8 +173,7 @@ def reach(subject: Subject) -> dict[str, Json]:
 
 async def _explore(subject: Subject, task: Task) -> Explored:
     found = Explored(task)
-    known = Known()
-    _read_task(known, task)
+    known = known_of(subject, task)
     recorded = await _recorded(subject)
     began = time.monotonic()
     script = await expert_calls(subject, task)
@@ -263,11 +270,28 @@ def _worked(subject: Subject) -> defaultdict[tuple[str, str], list[str]]:
     return subject.shared.setdefault("worked", defaultdict(list))
 
 
-def _read_task(known: Known, task: Task) -> None:
+def known_of(subject: Subject, task: Task) -> Known:
+    """What is known of a task before any tool was called."""
+    known = Known()
     for message in reversed(task.messages):
         _read_message(known, message)
     # Recorded answers, and records by their ids.
     known.add_json(task.fields, "field")
+    for name, values in literals(subject).items():
+        for value in values:
+            known.add_json(value, "code", words_of(name))
+    return known
+
+
+def literals(subject: Subject) -> Mapping[str, Sequence[Json]]:
+    """What the code of the tools compares their arguments with, by argument; read once."""
+    if "literals" not in subject.shared:
+        found: dict[str, list[Json]] = {}
+        for name in subject.tools:
+            for argument, values in compared_with(getattr(subject.environment_class, name, None)).items():
+                found.setdefault(argument, []).extend(values)
+        subject.shared["literals"] = found
+    return subject.shared["literals"]
 
 
 def _read_message(known: Known, message: Message) -> None:

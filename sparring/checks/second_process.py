@@ -1,4 +1,4 @@
-"""The same episodes in a process of their own: other hash seed, other randomness, and by the clock a year later.
+"""The same episodes in a process of their own: other randomness, and as asked another order, clock and working directory.
 
 Reads one JSON request from standard input, prints what `played` returns as one JSON line.
 """
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -76,6 +77,8 @@ def main() -> None:
     # Not by other classes in the place of `datetime`'s, which libraries in C rely on.
     moved = time_machine.travel(time.time() + SHIFT_SECONDS) if request["shifts_clock"] else nullcontext()
     timing = Timing(seconds=request["seconds"])
+    if request["other_folder"]:
+        os.chdir(tempfile.gettempdir())
     with moved:
         recipe = Path(request["recipe"])
         watch = Watch(seconds=request["call_seconds"], start_seconds=request["start_seconds"])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
+from sparring.checks.literals import compared_with
 
 TEXT = {"type": "string"}
 
@@ -92,3 +93,37 @@ def test_names_are_the_same_in_every_spelling() -> None:
 @given(st.text(max_size=300))
 def test_any_text_can_be_read(text: str) -> None:
     first(text, "look", word=TEXT, number={"type": "number"}, several={"type": "array", "items": TEXT})
+
+
+def test_two_arguments_of_a_tool_get_different_values() -> None:
+    known = Known()
+    known.add_json([{"account": "AC-1", "owner": "Ada"}, {"account": "AC-2", "owner": "Ben"}], "result of accounts")
+    schema = {
+        "properties": {"from_account": TEXT, "to_account": TEXT},
+        "required": ["from_account", "to_account"],
+    }
+    tried = next(known.arguments("transfer", schema, {}))[0]
+    assert {tried["from_account"], tried["to_account"]} == {"AC-1", "AC-2"}
+
+
+def test_an_argument_for_prose_gets_the_sentence_that_was_seen() -> None:
+    known = Known()
+    known.add_json({"title": "Memo 1", "entry": "The plumber keeps the spare keys on the third floor."}, "field")
+    schema = {"properties": {"text": TEXT}, "required": ["text"]}
+    assert next(known.arguments("write", schema, {}))[0] == {
+        "text": "The plumber keeps the spare keys on the third floor."
+    }
+
+
+LIMIT = 48
+
+
+def graded(level: str, amount: int) -> str:
+    if level == "urgent" or amount > LIMIT:
+        return "now"
+    return "later" if level in {"low"} else "soon"
+
+
+def test_constants_that_a_tool_compares_its_arguments_with_are_values_to_try() -> None:
+    assert compared_with(graded) == {"level": ["urgent", "low"], "amount": [LIMIT]}
+    assert compared_with(len) == {}
