@@ -44,11 +44,10 @@ def _compared(node: ast.AST, arguments: set[str], outside: Mapping[str, Any]) ->
     elif isinstance(node, ast.match_case) and isinstance(node.pattern, ast.MatchValue):
         for value in _constants(node.pattern.value, outside):
             yield "", value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("startswith", "endswith") and isinstance(node.func.value, ast.Name):
-            for part in node.args:
-                for value in _constants(part, outside):
-                    yield node.func.value.id, value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        for part in node.args if node.func.attr in ("startswith", "endswith") else ():
+            for value in _constants(part, outside):
+                yield node.func.value.id, value
 
 
 def _constants(node: ast.AST, outside: Mapping[str, Any]) -> Iterator[Json]:
