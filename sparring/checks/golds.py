@@ -1,4 +1,4 @@
-"""Right episodes of the tasks under check: what the scripted expert does and says last, or what the scorer pays for."""
+"""Right episodes of the tasks under check: the scripted expert's; else answers or calls that were found to be paid."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
-from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects
-from sparring.checks.scripted import ScriptedPolicy, saying, scripted_turn
+from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects, is_paid
+from sparring.checks.plans import Plan, plans_of
+from sparring.checks.scripted import ScriptedPolicy, as_trajectory, saying
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
-from sparring.environments import Environment, answer
-from sparring.types import Json, Message, Outcome, Task, Trajectory
+from sparring.environments import Environment, answer, tool_call
+from sparring.types import Json, Message, Task, Trajectory
 
 NUM_READ = 8
 """Tasks on which it is seen what the judges read."""
@@ -39,6 +40,7 @@ class Golds:
     by_task: Mapping[str, Gold]
     form: AnswerForm
     has_expert: bool
+    """Whether they are the scripted expert's."""
     failed: Mapping[str, str]
     """Why the expert failed, by task id."""
     graded: frozenset[Aspect]
@@ -67,7 +69,8 @@ _known: WeakKeyDictionary[Subject, Golds | None] = WeakKeyDictionary()
 
 
 async def golds_of(subject: Subject) -> Golds | None:
-    """Made once; None when there is neither an expert nor a field of the tasks that the scorer pays for."""
+    """Made once; None when there is neither an expert, nor a field of the tasks that the scorer pays for as an answer or as a
+    final state that tools were found to bring about."""
     if subject not in _known:
         _known[subject] = await _find(subject)
     return _known[subject]
@@ -87,9 +90,11 @@ async def _find(subject: Subject) -> Golds | None:
                 failed[task.id] = str(error)
     else:
         scripts = {name: (message,) for name, message in (await _paid(subject, list(tasks.values()))).items()}
+        scripts = scripts or {one.task.id: _script(one) for one in await plans_of(subject) if one.is_whole}
     if not scripts and not failed:
         return None
-    right = await _right_episodes(subject, tasks, scripts) if has_expert else {}
+    plays = any(len(script) > 1 for script in scripts.values())
+    right = await _right_episodes(subject, tasks, scripts) if has_expert or plays else {}
     graded = await graded_aspects(subject, "reward" if subject.scorer is None else "scorer", list(right.values()))
     form = answer_form([script[-1] for script in scripts.values()]) if scripts else AnswerForm()
     if _is_answer(form, scripts.values(), graded):
@@ -106,6 +111,11 @@ async def _find(subject: Subject) -> Golds | None:
     return Golds(
         by_task=by_task, form=form, has_expert=has_expert, failed=failed, graded=graded, read=read, missed=missed
     )
+
+
+def _script(plan: Plan) -> tuple[Message, ...]:
+    """What a policy says that carries out a plan."""
+    return (*(tool_call(one.tool, **one.arguments) for one in plan.calls), answer("Done."))
 
 
 async def _right_episodes(
@@ -167,16 +177,6 @@ async def _paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
     return {}
 
 
-async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
-    """Whether the scorer (or the reward, where there is none) gives all there is. A judge that fails gives nothing."""
-    try:
-        judged = await subject.judge(trajectory)
-    except JudgeFailedError:
-        return False
-    total = judged.score if subject.scorer is not None else judged.reward.total if judged.reward is not None else None
-    return total is not None and total >= 1.0
-
-
 async def _reads(
     subject: Subject, golds: Sequence[Gold], right: Mapping[str, Trajectory]
 ) -> tuple[frozenset[tuple[str, ...]], frozenset[tuple[str, ...]]]:
@@ -197,15 +197,6 @@ async def _reads(
                 read |= fields.read
                 missed |= fields.missed
     return frozenset(read), frozenset(missed)
-
-
-def as_trajectory(task: Task, *messages: Message) -> Trajectory:
-    """An episode in which the assistant said just this, without any world."""
-    return Trajectory(
-        id=f"written/{task.id}", task=task, attempt=0,
-        turns=tuple(scripted_turn(index, message, "written") for index, message in enumerate(messages)),
-        messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None, score=None,
-    )  # fmt: skip
 
 
 def silence() -> Message:

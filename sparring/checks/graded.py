@@ -70,6 +70,16 @@ async def grade(subject: Subject, judge: JudgeName, trajectory: Trajectory) -> f
     return given.value if judge == "scorer" else given.total
 
 
+async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
+    """Whether the scorer (or the reward, where there is none) gives all there is. A judge that fails gives nothing."""
+    try:
+        judged = await subject.judge(trajectory)
+    except JudgeFailedError:
+        return False
+    total = judged.score if subject.scorer is not None else judged.reward.total if judged.reward is not None else None
+    return total is not None and total >= 1.0
+
+
 def with_last(trajectory: Trajectory, message: Message) -> Trajectory:
     """The same episode with another last message."""
     turns = (*trajectory.turns[:-1], replace(trajectory.turns[-1], message=message))

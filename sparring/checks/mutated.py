@@ -92,7 +92,7 @@ def _num_mutated(subject: Subject) -> int:
     return 1 if subject.model_judges else NUM_MUTATED
 
 
-_INSTEAD = " in place of what the expert does"
+_INSTEAD = " in place of the right calls"
 _KINDS = {
     Verdict.RIGHT: Kind.SAME, Verdict.WRONG: Kind.WRONG, Verdict.DOUBTFUL: Kind.DOUBTFUL, Verdict.UNKNOWN: Kind.OTHER,
 }  # fmt: skip
@@ -150,7 +150,7 @@ async def _other_ways(
             yield changed(f"{tool.name}{_INSTEAD}", instead)
             if len(essential) > 1:
                 but_last = actions.in_place_of(gold.script, essential[:-1], tried)
-                yield changed(f"{tool.name} in place of all but the expert's last call", but_last)
+                yield changed(f"{tool.name} in place of all but the last right call", but_last)
             yield changed(f"{tool.name} afterwards", actions.followed_by(gold.script, tried))
     values = actions.argument_values(golds)
     for one in essential[:MOST_CHANGED]:

@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 
 from sparring.errors import UsageError
 from sparring.plugins import call
-from sparring.types import Message, Sampling, StopReason, Task, ToolSchema, Turn
+from sparring.types import Message, Outcome, Sampling, StopReason, Task, ToolSchema, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,15 @@ def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: in
         id=index, parent=index - 1 if index else None, branch_reason=None, prompt_ids=(), token_ids=(0,) * count,
         sampled_logprobs=(0.0,) * count, versions=((0, count),), fingerprint=fingerprint, stop_reason=StopReason.STOP,
         sampling=Sampling(), message=message, num_computed_tokens=0, seconds=0.0,
+    )  # fmt: skip
+
+
+def as_trajectory(task: Task, *messages: Message) -> Trajectory:
+    """An episode in which the assistant said just this, without any world."""
+    return Trajectory(
+        id=f"written/{task.id}", task=task, attempt=0,
+        turns=tuple(scripted_turn(index, message, "written") for index, message in enumerate(messages)),
+        messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None, score=None,
     )  # fmt: skip
 
 

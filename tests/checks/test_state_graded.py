@@ -68,7 +68,7 @@ def test_changed_calls_are_wrong_only_where_that_is_known() -> None:
     seats = asyncio.run(kinds("seats"))
     assert seats["find left out"] == {Kind.SAME}
     assert seats["move with another seat"] == seats["no call at all"] == {Kind.WRONG}
-    assert seats["cancel in place of what the expert does"] == {Kind.WRONG}
+    assert seats["cancel in place of the right calls"] == {Kind.WRONG}
     # There are many ways to win: that one is another says nothing.
     game = asyncio.run(kinds("tic_tac_toe"))
     assert game["no call at all"] == {Kind.WRONG}
@@ -178,7 +178,7 @@ def scorer(trajectory):
     (tmp_path / "recipe.toml").write_text((name / "recipe.toml").read_text("utf-8"), "utf-8")
     found = [one for one in findings(tmp_path, only="reward.scorer") if one.severity is Severity.ERROR]
     assert [one.symptom for one in found] == [
-        "The scorer takes wrong episodes for right: skip in place of what the expert does."
+        "The scorer takes wrong episodes for right: skip in place of the right calls."
     ]
 
 

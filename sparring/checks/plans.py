@@ -1,0 +1,448 @@
+"""Plans without an expert: calls that bring about the state that a task asks for, found by trying.
+
+A task that is graded by its final state holds the expected one in a field. From an environment as `reset` leaves it, the call
+that comes nearest to it is taken, then the next one. What worked in one task is tried first in the next.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import itertools
+import operator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeGuard, final
+from weakref import WeakKeyDictionary
+
+from sparring.checks.answers import canonical, text_of
+from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
+from sparring.checks.explore import Call, explored, is_refusal
+from sparring.checks.graded import is_paid
+from sparring.checks.scripted import as_trajectory
+from sparring.checks.subject import Subject
+from sparring.checks.timing import OutOfTimeError, UndecidedError
+from sparring.environments import answer, execute
+from sparring.environments.base import final_state, reset
+from sparring.types import Json, Task
+
+NUM_PLANNED = 24
+"""Tasks that plans are made for."""
+SECONDS = 4.0
+"""For all of them; TASK_SECONDS for one, and for the first ones, from which the others learn, LEARNING_SECONDS."""
+TASK_SECONDS = 0.5
+LEARNING_SECONDS = 1.5
+NUM_LEARNT = 2
+MOST_CALLS = 6
+"""In a plan."""
+MOST_NODES = 10
+"""States from which the next call is looked for."""
+MOST_TRIED = 64
+"""Calls of one tool that are tried as the next one."""
+MOST_VALUES = 8
+"""For one argument."""
+NUM_FUTILE = 32
+"""Calls of one tool that change nothing, after which it is not tried again as the next one."""
+MOST_EFFECTS = 30
+"""Calls of one tool with an effect that are remembered of one task."""
+DETOUR = 2.5
+"""How much farther a call may lead away for a while."""
+SLOW_SECONDS = 0.1
+"""An environment that takes longer for an episode is not planned in."""
+
+Place: TypeAlias = tuple[str, ...]
+"""Keys from the whole state to a part of it; `[]` for any place in a list."""
+Leaf: TypeAlias = tuple[Place, str]
+"""A place, and what stands there as canonical JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    call: Call
+    said: str
+    """What the tool returned."""
+    is_refused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The calls that came nearest to what a task asks for."""
+
+    task: Task
+    wanted: Json
+    states: tuple[Json, ...]
+    """As `reset` leaves it, and after each call."""
+    steps: tuple[Step, ...]
+    refused: tuple[Step, ...]
+    """Calls that changed nothing although calls like them do in other tasks."""
+    effects: tuple[tuple[Step, Json, Json], ...]
+    """Calls that were tried and changed something, with the states before and after."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not distance(self.states[-1], self.wanted)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(one.call for one in self.steps)
+
+    @property
+    def missing(self) -> Counter[Leaf]:
+        """What is wanted and not there."""
+        return leaves_of(self.wanted) - leaves_of(self.states[-1])
+
+    @property
+    def surplus(self) -> Counter[Leaf]:
+        """What is there and not wanted."""
+        return leaves_of(self.states[-1]) - leaves_of(self.wanted)
+
+
+def leaves_of(value: Json, place: Place = ()) -> Counter[Leaf]:
+    """The scalars of a state with their places; a row of a list is one, wherever it stands."""
+    found: Counter[Leaf] = Counter()
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            found += leaves_of(item, (*place, str(key)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            found[(*place, "[]"), canonical(item)] += 1
+    else:
+        found[place, canonical(value)] += 1
+    return found
+
+
+def distance(state: Json, wanted: Json) -> float:
+    """How far a state is from the wanted one: 0 where they are equal, 1 for each value that is missing or too many, less for
+    a number or a text that is nearer to it, and a little for the order of lists."""
+    if canonical(state) == canonical(wanted):
+        return 0.0
+    if isinstance(state, Mapping) and isinstance(wanted, Mapping):
+        return sum(
+            distance(state[key], wanted[key]) if key in state and key in wanted
+            else 2.0 * max(1, len(leaves_of(wanted.get(key, state.get(key)))))
+            for key in state.keys() | wanted.keys()
+        )  # fmt: skip
+    if isinstance(state, list | tuple) and isinstance(wanted, list | tuple):
+        first, second = Counter(map(canonical, state)), Counter(map(canonical, wanted))
+        apart = (first - second).total() + (second - first).total()
+        moved = sum(canonical(a) != canonical(b) for a, b in zip(state, wanted, strict=False))
+        return apart + 0.1 * moved / max(1, len(wanted))
+    if isinstance(state, str) and isinstance(wanted, str) and state and wanted:
+        same = sum(1 for _ in itertools.takewhile(bool, map(operator.eq, state, wanted)))
+        return 2.0 - same / max(len(state), len(wanted))
+    if _is_number(state) and _is_number(wanted):
+        apart = abs(state - wanted)
+        return 1.0 + apart / (apart + 1.0)
+    return 2.0
+
+
+def _is_number(value: Json) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_plans: WeakKeyDictionary[Subject, list[Plan]] = WeakKeyDictionary()
+
+
+async def plans_of(subject: Subject) -> list[Plan]:
+    """A plan for each of some tasks; made once. None where no field of the tasks holds a state that is paid."""
+    if subject not in _plans:
+        _plans[subject] = await _make_all(subject)
+    return _plans[subject]
+
+
+async def _make_all(subject: Subject) -> list[Plan]:
+    if subject.environment_class is None or subject.model_judges:
+        return []
+    made: list[Plan] = []
+    habits: list[dict[str, str]] = []
+    began = time.monotonic()
+    sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
+    for task in list(sample.values())[:NUM_PLANNED]:
+        is_hopeless = len(made) > NUM_LEARNT and not any(one.is_whole for one in made)
+        if is_hopeless or time.monotonic() - began > SECONDS or subject.timing.episode_seconds > SLOW_SECONDS:
+            break
+        try:
+            idle = (await _run(subject, task, ())).states[-1]
+            wanted = None if idle is None else await _wanted(subject, task, idle)
+            if wanted is not None:
+                seconds = LEARNING_SECONDS if len(made) < NUM_LEARNT else TASK_SECONDS
+                made.append(await _Search(subject, task, wanted, idle, habits, seconds).plan())
+                if canonical((await _run(subject, task, ())).states[-1]) != canonical(idle):
+                    return []  # what one episode does is there in the next one, which other rules report
+        except OutOfTimeError:
+            break
+        except UndecidedError:
+            continue
+    return made
+
+
+async def _wanted(subject: Subject, task: Task, idle: Json) -> Json:
+    """The final state that is paid: a field of the task, or the state as it is with a field in it. None where there is none,
+    or where what is there is paid already."""
+
+    async def is_wanted(state: Json) -> bool:
+        return bool(distance(state, idle)) and await is_paid(
+            subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(state))
+        )
+
+    if await is_paid(subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(idle))):
+        return None
+    for value in task.fields.values():
+        if isinstance(value, Mapping) and await is_wanted(value):
+            return dict(value)
+    if isinstance(idle, Mapping):
+        for key, value in itertools.product(idle, task.fields.values()):
+            if type(value) is type(idle[key]) and await is_wanted({**idle, key: value}):
+                return {**idle, key: value}
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    states: tuple[Json, ...]
+    steps: tuple[Step, ...]
+
+
+async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
+    """Make calls in a fresh environment; the state at the end. Raises what `Subject.opened` raises."""
+    own = copy.deepcopy(task)
+    steps: list[Step] = []
+    async with subject.opened(own) as environment:
+        await reset(environment, own)
+        for call in calls:
+            result = await execute(environment, call.tool, copy.deepcopy(dict(call.arguments)))
+            steps.append(Step(call, result.content, is_refusal(result)))
+            if environment.is_done:
+                break
+        return _End((copy.deepcopy(await final_state(environment, task)),), tuple(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    value: Json
+    source: str
+    """Where it comes from, in words that mean the same in another task."""
+    words: Place
+    """The names that it stands under."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    far: float
+    steps: tuple[Step, ...]
+    states: tuple[Json, ...]
+    habits: tuple[dict[str, str], ...]
+
+
+@final
+@dataclass
+class _Search:
+    """Looks for the plan of one task."""
+
+    subject: Subject
+    task: Task
+    wanted: Json
+    idle: Json
+    habits: list[dict[str, str]]
+    """Of calls in plans of other tasks: the tool, and the source of each argument."""
+    seconds: float
+    known: Known = field(default_factory=Known)
+
+    async def plan(self) -> Plan:
+        """The best that is found by going on from the nearest state, in the time that there is."""
+        ends = time.monotonic() + self.seconds
+        for message in self.task.messages:
+            self.known.add_text(text_of(message), "prompt")
+        openings = await self._openings()
+        best = start = _Node(distance(self.idle, self.wanted), (), (self.idle,), ())
+        frontier, seen, numbers = [(best.far, 0, best)], {canonical(self.idle)}, itertools.count(1)
+        refused: list[Step] = []
+        effects: list[tuple[Step, Json, Json]] = []
+        num_effects = Counter[str]()
+        for _ in range(MOST_NODES):
+            if not frontier or best.far == 0 or time.monotonic() > ends:
+                break
+            _, _, node = heapq.heappop(frontier)
+            if len(node.steps) >= MOST_CALLS:
+                continue
+            found: list[_Node] = []
+            for opening in openings if node is start else [()]:
+                async for child, call, sources in self._children(node, opening, ends):
+                    last, is_idle = child.steps[-1], canonical(child.states[-1]) == canonical(node.states[-1])
+                    if is_idle and {"": call.tool, **sources} in self.habits and all(map(_is_asked, sources.values())):
+                        refused.append(last)
+                    if not is_idle and num_effects[call.tool] < MOST_EFFECTS:
+                        num_effects[call.tool] += 1
+                        effects.append((last, node.states[-1], child.states[-1]))
+                    if child.far < node.far + DETOUR and canonical(child.states[-1]) not in seen:
+                        seen.add(canonical(child.states[-1]))
+                        found.append(child)
+                        if child.far == 0 or (child.far < node.far and child.habits[-1] in self.habits):
+                            break
+                if any(one.far < node.far for one in found):
+                    break
+            for child in found:
+                heapq.heappush(frontier, (child.far, next(numbers), child))
+                best = min(best, child, key=lambda one: (one.far, len(one.steps)))
+        self.habits += [one for one in best.habits if best.far == 0 and one not in self.habits]
+        return Plan(
+            task=self.task, wanted=self.wanted, states=best.states, steps=best.steps, refused=tuple(refused),
+            effects=tuple(effects),
+        )  # fmt: skip
+
+    async def _children(
+        self, node: _Node, opening: Sequence[Call], ends: float
+    ) -> AsyncIterator[tuple[_Node, Call, dict[str, str]]]:
+        """What one call more leads to."""
+        state, futile = node.states[-1], Counter[str]()
+        before = [*(one.call for one in node.steps), *opening]
+        for call, sources in self._calls(state, futile):
+            if time.monotonic() > ends:
+                return
+            end = await _run(self.subject, self.task, [*before, call])
+            if len(end.steps) <= len(before):
+                continue
+            after = end.states[-1]
+            futile[call.tool] += canonical(after) == canonical(state)
+            opened = (*node.states, *(state for _ in opening), after)
+            habits = (*node.habits, {"": call.tool, **sources})
+            yield _Node(distance(after, self.wanted), end.steps, opened, habits), call, sources
+
+    async def _openings(self) -> list[tuple[Call, ...]]:
+        """Nothing, and what other tools need before they work."""
+        found = await explored(self.subject, self.task)
+        needed = [one.before for name in self.subject.tools for one in found.legal(name)[:1] if one.before]
+        return [(), *dict.fromkeys(needed)][:3] if all(map(_is_hashable, needed)) else [(), *needed[:2]]
+
+    def _calls(self, state: Json, futile: Mapping[str, int]) -> Iterator[tuple[Call, dict[str, str]]]:
+        """Calls to try next, those first whose like helped before."""
+        pools = {tool: self._pools(tool, state) for tool in self.subject.tools}
+        tried: set[str] = set()
+        for habit in self.habits:
+            tool = habit[""]
+            chosen = {
+                name: next((one for one in pools[tool].get(name, ()) if one.source == source), None)
+                for name, source in habit.items() if name
+            }  # fmt: skip
+            if all(one is not None for one in chosen.values()):
+                call = Call(tool, {name: one.value for name, one in chosen.items() if one is not None})
+                if str(call) not in tried:
+                    tried.add(str(call))
+                    yield call, {name: one.source for name, one in chosen.items() if one is not None}
+        for tool in self.subject.tools:
+            required = [name for name in pools[tool] if name in self.subject.tools[tool].required]
+            if not all(pools[tool][name] for name in required):
+                continue
+            num = 0
+            for chosen in _combinations([pools[tool][name] for name in required]):
+                call = Call(tool, {name: one.value for name, one in zip(required, chosen, strict=True)})
+                if num >= MOST_TRIED or futile.get(tool, 0) >= NUM_FUTILE:
+                    break
+                if str(call) in tried or self.subject.problem_with(tool, call.arguments) is not None:
+                    continue
+                tried.add(str(call))
+                num += 1
+                yield call, {name: one.source for name, one in zip(required, chosen, strict=True)}
+
+    def _pools(self, tool: str, state: Json) -> dict[str, list[_Candidate]]:
+        """Values for each argument of a tool: from what is to be changed first, then from the prompt and the schema."""
+        properties = self.subject.tools[tool].schema["function"].get("parameters", {}).get("properties", {})
+        differing = list(_differing(state, self.wanted))
+        return {name: self._ranked(tool, name, schema, differing) for name, schema in properties.items()}
+
+    def _ranked(
+        self, tool: str, name: str, schema: Mapping[str, Json], differing: Sequence[_Candidate]
+    ) -> list[_Candidate]:
+        asked = set(words_of(name))
+        near = {canonical(one.value) for one in differing}
+        beside = list(_beside(self.task.fields, near, "field"))
+        known = [
+            _Candidate(one.value, f"known {one.source}", one.words) for one in self.known.ranked(tool, name, schema, ())
+        ]
+        own = [_Candidate(value, f"schema {number}", ()) for number, value in enumerate(schema_values(schema))]
+        rated: list[tuple[float, int, _Candidate]] = []
+        for index, one in enumerate((*differing, *beside, *known, *own)):
+            fitted = fitted_to(one.value, schema)
+            if fitted is not None:
+                named = {word for part in one.words for word in words_of(part)}
+                rank = index / 4 - 3 * len(asked & named) + 3 * (type(fitted) is not type(one.value))
+                rated.append((rank, index, replace(one, value=fitted)))
+        unique: dict[str, _Candidate] = {}
+        for _, _, one in sorted(rated, key=lambda one: one[:2]):
+            unique.setdefault(canonical(one.value), one)
+        return list(unique.values())[:MOST_VALUES]
+
+
+def _is_asked(source: str) -> bool:
+    """Whether a value is what is to be changed, or what it is to be, or named so in the prompt, and no guess."""
+    is_named = source.startswith("known prompt:") and not source.endswith(":")
+    return is_named or source.startswith(("wanted", "there", "key", "difference"))
+
+
+def _is_hashable(calls: Sequence[Call]) -> bool:
+    try:
+        hash(tuple(calls))
+    except TypeError:
+        return False
+    return True
+
+
+def _combinations(pools: Sequence[Sequence[_Candidate]]) -> Iterator[tuple[_Candidate, ...]]:
+    """One of each, the likeliest together first; different values before equal ones."""
+    chosen = itertools.product(*(range(len(pool)) for pool in pools))
+    ordered = sorted(chosen, key=lambda places: (sum(places), max(places, default=0)))
+    made = [tuple(pool[place] for pool, place in zip(pools, places, strict=True)) for places in ordered]
+    return iter(sorted(made, key=lambda one: len({canonical(c.value) for c in one}) < len(one)))
+
+
+def _differing(state: Json, wanted: Json, place: Place = ()) -> Iterator[_Candidate]:
+    """What has to be changed: the values that are wanted, what stands there, and the keys on the way to them."""
+    if isinstance(state, Mapping) and isinstance(wanted, Mapping):
+        for key in [*wanted, *(key for key in state if key not in wanted)]:
+            if (key in state) != (key in wanted) or canonical(state.get(key)) != canonical(wanted.get(key)):
+                yield from _differing(state.get(key), wanted.get(key), (*place, str(key)))
+        return
+    if isinstance(state, list | tuple) and isinstance(wanted, list | tuple):
+        before, after = Counter(map(canonical, state)), Counter(map(canonical, wanted))
+        yield from _leaves([one for one in wanted if canonical(one) in after - before], "wanted", place[-1:])
+        yield from _leaves([one for one in state if canonical(one) in before - after], "there", place[-1:])
+    else:
+        yield from _leaves(wanted, "wanted", place[-1:])
+        yield from _leaves(state, "there", place[-1:])
+        if _is_number(state) and _is_number(wanted):
+            yield _Candidate(abs(round(wanted - state, 6)), "difference", ())
+    for depth, key in enumerate(place):
+        yield _Candidate(key, f"key {depth}", place[:depth])
+
+
+def _leaves(value: Json, source: str, words: Place) -> Iterator[_Candidate]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{source} {key}", (*words, str(key)))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{source} {number}", words)
+        if value and not any(isinstance(one, Mapping | list | tuple) for one in value):
+            yield _Candidate(list(value), source, words)
+    elif value is not None:
+        yield _Candidate(value, source, words)
+
+
+def _beside(value: Json, near: set[str], source: str) -> Iterator[_Candidate]:
+    """The other values of objects that hold one of the values `near`, and the keys that they stand under."""
+    if isinstance(value, Mapping):
+        scalars = {key: item for key, item in value.items() if not isinstance(item, Mapping | list | tuple)}
+        if any(canonical(one) in near or canonical(str(one)) in near for one in (*scalars.values(), *scalars)):
+            for number, (key, item) in enumerate(scalars.items()):
+                yield _Candidate(item, f"{source} {number}", (str(key),))
+                if canonical(item) in near:
+                    yield _Candidate(str(key), f"{source} key", ())
+        for key, item in value.items():
+            if isinstance(item, Mapping) and any(canonical(one) in near for one in item.values() if one is not None):
+                yield _Candidate(str(key), f"{source} key", ())
+            yield from _beside(item, near, source)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _beside(item, near, source)

@@ -1,0 +1,104 @@
+"""Calls that bring about what a task asks for are found without an expert, and what stands in their way is named."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from sparring.checks.golds import golds_of
+from sparring.checks.graded import Aspect
+from sparring.checks.plans import Plan, distance, plans_of
+from sparring.checks.reachable import difference_of, unreachable
+from sparring.checks.subject import Subject
+from sparring.config import load_config
+from sparring.types import Json
+
+HERE = Path(__file__).parent
+NOTES = HERE / "defects" / "notes_are_cut"
+
+
+def subject(folder: Path, *overrides: str) -> Subject:
+    recipe = folder / "recipe.toml"
+    return Subject(load_config(recipe, overrides), recipe, overrides=overrides)
+
+
+def plans(target: str) -> list[Plan]:
+    return asyncio.run(plans_of(subject(NOTES, f"environment.target=environment:{target}")))
+
+
+def symptoms(target: str) -> list[str]:
+    found = asyncio.run(unreachable(subject(NOTES, f"environment.target=environment:{target}")))
+    return [re.sub(r",? in (\d+ of|other tasks).*", "", one.symptom) for one in found]
+
+
+def test_three_calls_are_found_that_do_what_a_task_asks_for() -> None:
+    made = plans("Desk")
+    assert len(made) == 24
+    assert all(one.is_whole for one in made)
+    assert {one.call.tool for one in made[0].steps} == {"write", "remove", "weigh"}
+    assert all(len(one.steps) == 3 for one in made)
+
+
+@pytest.mark.parametrize(
+    ("target", "symptom"),
+    [
+        ("Desk", None),
+        ("CuttingDesk", "What `write` writes is not what is there afterwards (cut off after 20 characters)"),
+        ("RemovingDesk", "`remove` changes something else beside what is asked"),
+        ("RefusingDesk", "`weigh` does not do what is asked, although it does"),
+        ("NeighbourDesk", "`weigh` names one thing and changes another"),
+        ("AddingDesk", "What `weigh` writes is not what is there afterwards (a sum of floating point numbers)"),
+    ],
+)
+def test_a_tool_that_does_not_do_what_it_says_is_named_with_what_it_does(target: str, symptom: str | None) -> None:
+    assert symptoms(target) == ([] if symptom is None else [symptom])
+
+
+def test_a_plan_that_reaches_the_state_counts_as_a_right_episode() -> None:
+    golds = asyncio.run(golds_of(subject(NOTES, "environment.target=environment:Desk")))
+    assert golds is not None
+    assert not golds.has_expert
+    assert golds.graded == {Aspect.STATE}
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "far"),
+    [
+        ({"a": 1}, {"a": 1}, 0.0),
+        # 1 for what differs, and 2 / 3 for a number that is 2 away.
+        ({"a": 1}, {"a": 3}, 1 + 2 / 3),
+        # Of four characters two are right: 2 - 2 / 4.
+        ({"a": "ab"}, {"a": "abcd"}, 1.5),
+        # One row too many, one missing.
+        ({"rows": [[1, 2]]}, {"rows": [[1, 3]]}, 2.1),
+        # The order alone: two of two places, a tenth.
+        ({"rows": ["a", "b"]}, {"rows": ["b", "a"]}, 0.1),
+        ({"a": True}, {"a": 1}, 2.0),
+    ],
+)
+def test_a_state_is_nearer_the_more_of_it_is_as_wanted(state: Json, wanted: Json, far: float) -> None:
+    assert distance(state, wanted) == pytest.approx(far)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "difference"),
+    [
+        (0.3, 0.1 + 0.2, "a sum of floating point numbers"),
+        (2.345, 2.3, "rounded"),
+        (12.7, 12, "rounded"),
+        ("Anna Bell", "anna bell ", "in other case or with other blanks"),
+        ("a long note", "a long", "cut off after 6 characters"),
+        ("Zoë Müller", "Zo? M?ller", "other characters"),
+        ("12", 12, "of another type"),
+        ("red", "green", None),
+        (13, 6, None),
+        (True, 1, None),
+    ],
+)
+def test_a_value_that_is_nearly_the_wanted_one_is_told_from_another_one(
+    wanted: Json, got: Json, difference: str | None
+) -> None:
+    assert difference_of(wanted, got) == difference
