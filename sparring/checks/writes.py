@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.subject import Subject
@@ -13,10 +14,13 @@ from sparring.types import Json, Task
 
 NUM_TASKS = 2
 """In which it is found out."""
+MOST_MEMBERS = 4
+"""Of an enumeration, that are tried."""
+OTHER_TEXT = "Quince 77"
 
 
 async def writing_tools(subject: Subject) -> frozenset[str]:
-    """The tools of which one call changes what another tool answers or the final state, ends the episode, or is refused when
+    """The tools of which some call changes what another tool answers or the final state, ends the episode, or is refused when
     it is made again. Found out once."""
     if "writing tools" not in subject.shared:
         found: set[str] = set()
@@ -32,18 +36,36 @@ async def _writes(subject: Subject, task: Task, name: str) -> bool:
     legal = (await explored(subject, task)).legal(name)
     if not legal:
         return False
-    call, before = legal[0].call, legal[0].before
+    before = legal[0].before
+    calls = [one.call for one in legal] + [one for tried in legal[:1] for one in with_other_values(subject, tried.call)]
     others = [one for one in await _others(subject, task, name) if one not in before]
-    steady = await _answers(subject, task, [*before, *others], others, None)
-    changed = await _answers(subject, task, [*before, *others], others, call)
+    steady = await _answers(subject, task, [*before, *others], others, ())
+    changed = await _answers(subject, task, [*before, *others], others, calls)
     if changed is None or steady is None:
         return changed is None
-    (first, last, again), (first_steady, last_steady, _) = changed, steady
     is_other = any(
         one != other and same == same_again
-        for one, other, same, same_again in zip(first, last, first_steady, last_steady, strict=True)
+        for one, other, same, same_again in zip(changed.first, changed.last, steady.first, steady.last, strict=True)
     )
-    return is_other or (again is not None and is_refusal(again))
+    is_other_state = steady.first[-1] == steady.last[-1] and any(one != changed.first[-1] for one in changed.states)
+    return is_other or is_other_state or (changed.again is not None and is_refusal(changed.again))
+
+
+def with_other_values(subject: Subject, call: Call) -> Iterator[Call]:
+    """A call with one argument changed: what is written may be there already."""
+    properties = subject.tools[call.tool].schema["function"].get("parameters", {}).get("properties", {})
+    for name, value in call.arguments.items():
+        others: list[Json] = [one for one in properties.get(name, {}).get("enum", ())[:MOST_MEMBERS] if one != value]
+        if not others and isinstance(value, bool):
+            others = [not value]
+        elif not others and isinstance(value, int | float):
+            others = [value + 1, 3]
+        elif not others and isinstance(value, str):
+            others = [OTHER_TEXT]
+        for other in others:
+            varied = Call(call.tool, {**call.arguments, name: other})
+            if subject.problem_with(call.tool, varied.arguments) is None:
+                yield varied
 
 
 async def _others(subject: Subject, task: Task, name: str) -> list[Call]:
@@ -52,23 +74,37 @@ async def _others(subject: Subject, task: Task, name: str) -> list[Call]:
     return [found.legal(other)[0].call for other in subject.tools if other != name and found.legal(other)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the other tools answer, and the final state last, before and after calls; the final state after each of them;
+    what the first of them, if it was taken, returns when it is made again."""
+
+    first: list[Json]
+    last: list[Json]
+    states: list[Json]
+    again: ToolResult | None
+
+
 async def _answers(
-    subject: Subject, task: Task, opening: Sequence[Call], others: Sequence[Call], call: Call | None
-) -> tuple[list[Json], list[Json], ToolResult | None] | None:
-    """What `others` answer, and the final state, before and after a call, and what the call returns when it is made again;
-    None when the call ends the episode."""
+    subject: Subject, task: Task, opening: Sequence[Call], others: Sequence[Call], calls: Sequence[Call]
+) -> _Seen | None:
+    """What is seen before and after calls of a tool; None when one of them ends the episode."""
     own = copy.deepcopy(task)
     async with subject.opened(own) as environment:
         await reset(environment, own)
         said = [(await execute(environment, one.tool, dict(one.arguments))).content for one in opening]
         first: list[Json] = [*said[len(opening) - len(others) :], await final_state(environment, task)]
-        again = None
-        if call is not None:
-            await execute(environment, call.tool, dict(call.arguments))
+        states: list[Json] = []
+        was_refused = False
+        for one in calls:
+            result = await execute(environment, one.tool, dict(one.arguments))
+            was_refused = was_refused or (one is calls[0] and is_refusal(result))
             if environment.is_done:
                 return None
+            states.append(await final_state(environment, task))
         state = await final_state(environment, task)
         last: list[Json] = [(await execute(environment, one.tool, dict(one.arguments))).content for one in others]
-        if call is not None:
-            again = await execute(environment, call.tool, dict(call.arguments))
-        return first, [*last, state], again
+        again = (
+            await execute(environment, calls[0].tool, dict(calls[0].arguments)) if calls and not was_refused else None
+        )
+        return _Seen(first, [*last, state], states, again)

@@ -1,0 +1,418 @@
+"""Does a writing tool do what it says: is what was written there afterwards, only there, everywhere, and in this episode only?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from sparring.checks.probes import LOOK, TEXTS, Bench, Probe, benches, documents, name_words
+from sparring.checks.registry import check
+from sparring.checks.stored import alteration, arrived, is_number, is_shown, new_texts, stores
+from sparring.checks.subject import Subject
+from sparring.checks.views import STATE, Change, View, skeleton
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+_COUNTERS = frozenset(
+    (  # noqa: SIM905 - a list of words
+        "attempt try trie tries error mistake failure fail move turn step time clock log history event audit penalty life live "
+        "score count counter call request budget credit energy round strike miss guess last message"
+    ).split()
+)
+"""Words of names under which something may be counted or logged at a call that is refused."""
+_DOCUMENTED_TEXTS = (
+    "round", "trunc", "cut", "first", "at most", "lower", "upper", "case", "trim", "strip", "ascii", "accent", "max", "up to",
+    "limit", "normal", "short", "slug", "characters", "hash", "abbrev", "summar", "clean",
+)  # fmt: skip
+_DOCUMENTED_NUMBERS = (
+    "round", "whole", "trunc", "at most", "at least", "max", "min", "limit", "cap", "clamp", "up to", "range", "between", "never",
+    "integer", "nearest",
+)  # fmt: skip
+"""Beginnings of words in a description with which a value may be stored in another way than it was given."""
+
+
+@check("environment.writes_lost", needs=("environment",), seconds=30.0)
+async def writes_lost(subject: Subject) -> Iterable[Finding]:
+    """What a tool reports as written can be read afterwards, as it was written.
+
+    Tools that write are called in fresh environments with values that are not there yet: other members of enumerations, long
+    texts, texts with accents, line breaks and quotes, decimals, names that nothing has. Before and after each call all reading
+    tools are asked, and the final state. A warning where a call is answered as if it had worked and nothing changed; where the
+    value is cut, rounded, clamped or written in another way than it was given, and neither the description nor the answer
+    says so; and where a tool fails in its own code at a legal text.
+    """
+    found: list[Finding] = []
+    for bench in await _unspoilt(subject):
+        for probe in bench.probes:
+            if probe.parameter is None:
+                continue
+            base = _base_of(bench, probe)
+            if base is None:
+                continue
+            finding = (
+                _without_effect(bench, base, probe) or _altered(bench, base, probe) or _crashed(bench, base, probe)
+            )
+            if finding is not None:
+                found.append(finding)
+    return _first_of_each(found)
+
+
+def _base_of(bench: Bench, probe: Probe) -> Probe | None:
+    """The call that changes something and differs from the probe in its parameter alone."""
+    for base in (*bench.bases.get(probe.call.tool, ()), *bench.probes):
+        if base is probe or base.call.tool != probe.call.tool or not base.changes or base.is_refused:
+            continue
+        if {**base.call.arguments, probe.parameter: None} == {**probe.call.arguments, probe.parameter: None}:
+            return base
+    return None
+
+
+def _without_effect(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
+    tool, name = probe.call.tool, str(probe.parameter)
+    if probe.changes or probe.is_refused or probe.ended or probe.kind not in ("unknown", "spelling"):
+        return None
+    if name not in bench.keys(base.call):
+        return None
+    if skeleton(probe.result.content, probe.call.arguments) != skeleton(base.result.content, base.call.arguments):
+        return None
+    if documents(bench, tool, "idempot", "whether", "no matter", "if (?:it|there|one|any)", "does nothing", "ignored"):
+        return None
+    is_listed = bench.is_known(probe.value)
+    return Finding(
+        rule="environment.writes_lost",
+        severity=Severity.WARNING,
+        symptom=f"{tool} answers as if it had worked and changes nothing where {name} is {probe.value!r}"
+        + (", which another tool gives." if is_listed else ", which is not there."),
+        evidence={
+            "task": bench.task.id, "call": str(probe.call), "answer": probe.result.content[:200],
+            "changes_something": str(base.call), "answer_there": base.result.content[:200],
+        },
+        change="Have the tool say that nothing was found to change, and take names as the other tools give them.",
+        confirm=AGAIN,
+    )  # fmt: skip
+
+
+def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
+    tool, name, value = probe.call.tool, str(probe.parameter), probe.value
+    if probe.is_refused or not probe.changes or probe.ended:
+        return None
+    how = None
+    if isinstance(value, str) and probe.kind in TEXTS and not arrived(probe, value):
+        stems = _DOCUMENTED_TEXTS
+        stored = next((one for change in probe.changes for one in new_texts(change) if alteration(value, one)), None)
+        how = None if stored is None or documents(bench, tool, *stems) else alteration(value, stored)
+        if how is None or stored is None or is_shown(probe, stored):
+            return None
+        seen: Json = stored
+    elif isinstance(value, int | float) and not isinstance(value, bool) and probe.kind in ("number", "unknown"):
+        stems = _DOCUMENTED_NUMBERS
+        change = _number_lost(bench, base, probe, name)
+        if change is None or documents(bench, tool, *stems):
+            return None
+        how, seen = "as another number", change.after
+    if how is None:
+        return None
+    return Finding(
+        rule="environment.writes_lost",
+        severity=Severity.WARNING,
+        symptom=f"{tool} stores what it is given as {name} {how}, and does not say so.",
+        evidence={
+            "task": bench.task.id, "call": str(probe.call), "answer": probe.result.content[:200], "given": value,
+            "stored": seen,
+        },
+        change="Store what is given, or refuse it; where it is changed on purpose, say so in the description and in the answer.",
+        confirm=AGAIN,
+    )  # fmt: skip
+
+
+def _number_lost(bench: Bench, base: Probe, probe: Probe, name: str) -> Change | None:
+    """Where a number that the tool took is not stored, although another one is, in the same place."""
+    value, other = probe.value, base.call.arguments[name]
+    if name in bench.keys(base.call) or not is_number(other):
+        return None
+    places = {change.path for change in base.changes if stores(change, other)}
+    changes = {change.path: change for change in probe.changes}
+    for path in places:
+        old = bench.first.leaves.get(path)
+        change = changes.get(path, Change(path, old, old))
+        if not is_number(change.after) or stores(change, value):
+            continue
+        moved = change.after - old if is_number(old) else change.after
+        told = re.findall(r"-?\d+(?:\.\d+)?", probe.result.content)
+        if any(abs(float(one)) in (abs(change.after), abs(moved)) for one in told if float(one) != value):
+            continue
+        if any(stores(one, value) for one in probe.changes):
+            continue
+        return change
+    return None
+
+
+_CRASHES = re.compile(
+    r"\b(KeyError|IndexError|TypeError|AttributeError|ZeroDivisionError|UnicodeEncodeError|UnicodeDecodeError|OperationalError|"
+    r"ProgrammingError|IntegrityError|RecursionError|NameError|UnboundLocalError|OverflowError|AssertionError)\b"
+)
+
+
+def _crashed(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
+    name = str(probe.parameter)
+    if probe.result.error is None or probe.kind not in (*TEXTS, "member") or name in bench.keys(base.call):
+        return None
+    if _CRASHES.search(probe.result.content) is None:
+        return None
+    return Finding(
+        rule="environment.writes_lost",
+        severity=Severity.WARNING,
+        symptom=f"{probe.call.tool} fails in its own code at a legal value of {name}: {probe.result.content[:120]}",
+        evidence={
+            "task": bench.task.id,
+            "call": str(probe.call),
+            "works": str(base.call),
+            "answer": probe.result.content[:300],
+        },
+        change="Take every value that the schema allows, or have the tool say why not.",
+        confirm=AGAIN,
+    )
+
+
+@check("environment.writes_reach", needs=("environment",))
+async def writes_reach(subject: Subject) -> Iterable[Finding]:
+    """A call that names one thing changes that thing and no other of its kind.
+
+    After each writing call the things beside the named one are read too: other keys of the same object, other items of the same
+    list, names that begin with the name. An error where another one is gone, or holds what was written. Tools whose
+    description says that they reach further (all, every, folder, related) are left alone.
+    """
+    found = []
+    stems = ("all\\b", "every", "each", "folder", "director", "recurs", "begin", "start", "prefix", "match", "pattern", "contain",
+             "relat", "link", "depend", "children", "group", "whole", "duplicate", "cascad", "everything", "both", "swap",
+             "others", "rest\\b", "along with", "together", "merge")  # fmt: skip
+    for bench in await _unspoilt(subject):
+        for probe in bench.probes:
+            keys = bench.keys(probe.call)
+            if probe.is_refused or probe.ended or not keys or not probe.changes:
+                continue
+            if documents(bench, probe.call.tool, *stems):
+                continue
+            seen = _beyond(bench, probe, keys)
+            if seen is None:
+                continue
+            what, others = seen
+            named = ", ".join(f"{key}={probe.call.arguments[key]!r}" for key in keys)
+            found.append(
+                Finding(
+                    rule="environment.writes_reach",
+                    severity=Severity.ERROR,
+                    symptom=f"{probe.call.tool} was called with {named} and {what} {', '.join(map(repr, others[:3]))}.",
+                    evidence={
+                        "task": bench.task.id, "call": str(probe.call), "answer": probe.result.content[:200],
+                        "changed": [one.as_json() for one in probe.changes[:8]],
+                    },
+                    change="Change what the call names alone: compare whole identifiers, and look up and write in one list.",
+                    confirm=AGAIN,
+                )
+            )  # fmt: skip
+    return _first_of_each(found)
+
+
+def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]] | None:
+    """What happened to things that a call does not name, and which these are."""
+    given = {str(one) for one in probe.call.arguments.values()}
+    values = [value for name, value in probe.call.arguments.items() if name not in keys and not isinstance(value, bool)]
+    for key in keys:
+        named = str(probe.call.arguments[key])
+        beside = bench.first.siblings(named)
+        is_gone_itself = named not in _names_left(probe.after, bench.first, named)
+        gone, written = [], []
+        for other in (one for one in beside - given if one.casefold() != named.casefold()):
+            own = [one for one in probe.changes if other in one.path and not given & set(one.path)]
+            if not own:
+                continue
+            if is_gone_itself and other not in _names_left(probe.after, bench.first, other):
+                gone.append(other)
+            elif any(one.before is not None and one.after in values and one.after != one.before for one in own):
+                written.append(other)
+        if gone:
+            return "also took away", sorted(gone)
+        if written:
+            return "wrote to", sorted(written)
+    return None
+
+
+def _names_left(after: View, before: View, name: str) -> frozenset[str]:
+    """The name, where it still stands in every tool's answers and in the state where it stood before; else nothing."""
+    places = {path[: path.index(name) + 1] for path in before.leaves if name in path}
+    left = {path[: path.index(name) + 1] for path in after.leaves if name in path}
+    return frozenset({name}) if places & left else frozenset()
+
+
+@check("environment.refused_writes", needs=("environment",))
+async def refused_writes(subject: Subject) -> Iterable[Finding]:
+    """A call that fails changes nothing.
+
+    Writing tools are called with names that nothing has, in place of each argument in turn, and with numbers out of reach. A
+    warning where the answer is an error or a refusal, and a reading tool or the final state shows a change all the same:
+    half of the work was done before something was looked up. Counted attempts and logs are fine.
+    """
+    found = []
+    for bench in await _unspoilt(subject):
+        for probe in bench.probes:
+            if not probe.is_refused or probe.ended:
+                continue
+            changes = [one for one in probe.changes if not _is_counted(bench, one)]
+            if not changes or documents(
+                bench, probe.call.tool, "attempt", "penal", "lock", "log", "count", "costs?\\b", "tries"
+            ):
+                continue
+            numbers = [one for one in changes if is_number(one.before) and is_number(one.after)]
+            found.append(
+                Finding(
+                    rule="environment.refused_writes",
+                    severity=Severity.WARNING,
+                    symptom=f"{probe.call.tool} fails and changes {'/'.join((numbers or changes)[0].path)} all the same.",
+                    evidence={
+                        "task": bench.task.id, "call": str(probe.call), "answer": probe.result.content[:200],
+                        "changed": [one.as_json() for one in changes[:8]],
+                    },
+                    change="Look up and check everything first, then write; or undo what was done before it failed.",
+                    confirm=AGAIN,
+                )
+            )  # fmt: skip
+    return _first_of_each(found)
+
+
+def _is_counted(bench: Bench, change: Change) -> bool:
+    """Whether a change is a number one more or less, or stands under the name of something that is counted or logged."""
+    is_step = is_number(change.before) and is_number(change.after) and abs(change.after - change.before) == 1
+    return is_step or bool(name_words(change.path[1:]) & _COUNTERS)
+
+
+@check("environment.stale_reads", needs=("environment",))
+async def stale_reads(subject: Subject) -> Iterable[Finding]:
+    """What was read before a change does not decide what is read after it.
+
+    The same writing call is made in two fresh environments: in one all reading tools were asked before, in the other none.
+    Afterwards all are asked, and must answer alike in both. An error where one still gives its old answer, from a cache
+    that the write does not clear; a warning where a value that a tool gave before the write is still given by it and is
+    another one in the final state.
+    """
+    found = []
+    for bench in await _unspoilt(subject):
+        with subject.timing.as_far_as_it_goes():
+            for base in (one for some in bench.bases.values() for one in some):
+                if base.ended:
+                    continue
+                played = await bench.played([LOOK, base.call, LOOK])
+                late = base.after.changes_to(played.views[1]) if not played.ended else []
+                late = [one for one in late if one.path[0] != STATE]
+                if late:
+                    found.append(_stale(bench, base, late))
+    found += _unseen(await _unspoilt(subject))
+    return _first_of_each(found)
+
+
+def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
+    reader = late[0].path[0]
+    return Finding(
+        rule="environment.stale_reads",
+        severity=Severity.ERROR,
+        symptom=f"{reader} does not show what {base.call.tool} wrote when it was asked before, too.",
+        evidence={
+            "task": bench.task.id, "write": str(base.call), "answers": [
+                {"of": "/".join(one.path), "not_asked_before": one.before, "asked_before": one.after,
+                 "before_the_write": bench.first.leaves.get(one.path)} for one in late[:6]
+            ],
+        },
+        change=f"Have {base.call.tool} clear what {reader} remembers, or let {reader} look each time.",
+        confirm=AGAIN,
+    )  # fmt: skip
+
+
+def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
+    """Reading tools that showed a value of the state before a write, and do not show the new one: each time, with two old
+    values at least."""
+    seen: dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change, Change | None]]] = {}
+    shown: set[tuple[str, str]] = set()
+    for bench in all_benches:
+        for probe in bench.probes:
+            keys = {str(probe.call.arguments[key]) for key in bench.keys(probe.call)}
+            if probe.is_refused or probe.ended or not keys:
+                continue
+            after = {one.path: one for one in probe.changes}
+            for change in probe.changes:
+                if change.path[0] != STATE or not keys & set(change.path) or not _is_distinctive(change.before):
+                    continue
+                if change.after is None or change.after not in probe.call.arguments.values():
+                    continue
+                for path, value in bench.first.leaves.items():
+                    if path[0] == STATE or value != change.before or not keys & set(path):
+                        continue
+                    key = (path[0], probe.call.tool)
+                    if path in after:
+                        shown.add(key)
+                    else:
+                        seen.setdefault(key, {})[str(change.before)] = (bench, probe, change, None)
+    for (reader, tool), cases in seen.items():
+        if (reader, tool) in shown or len(cases) < 2:
+            continue
+        bench, probe, change, _ = next(iter(cases.values()))
+        yield Finding(
+            rule="environment.stale_reads",
+            severity=Severity.WARNING,
+            symptom=f"{reader} still gives the old value after {tool} changed it.",
+            evidence={"task": bench.task.id, "write": str(probe.call), "state": change.as_json(), "cases": len(cases)},
+            change=f"Let {reader} read what {tool} writes; keep each value in one place.",
+            confirm=AGAIN,
+        )
+
+
+def _is_distinctive(value: Json) -> bool:
+    return (isinstance(value, str) and len(value) >= 3) or (is_number(value) and abs(value) >= 10)
+
+
+@check("environment.carried_over", needs=("environment",))
+async def carried_over(subject: Subject) -> Iterable[Finding]:
+    """What one episode writes is not in the next.
+
+    After episodes in which every writing tool wrote values that were not there, a fresh environment is reset for the same task
+    and read. An error where it shows something else than before: tables of the module, attributes of the class and default
+    arguments are shared by all episodes. Copy them in `reset`.
+    """
+    for bench in await benches(subject):
+        if not bench.carried:
+            continue
+        tool, changes = "", list(bench.carried)
+        with subject.timing.as_far_as_it_goes():
+            for name in bench.bases or {one.call.tool: None for one in bench.probes}:
+                calls = [one.call for one in bench.probes if one.call.tool == name and not one.is_refused][-3:]
+                for call in calls:
+                    before = (await bench.played([LOOK])).views[0]
+                    await bench.played([call, LOOK])
+                    differs = before.changes_to((await bench.played([LOOK])).views[0])
+                    if differs and not tool:
+                        tool, changes = name, differs
+        source = tool or "an episode"
+        return [
+            Finding(
+                rule="environment.carried_over",
+                severity=Severity.ERROR,
+                symptom=f"what {source} writes in one episode is there in the next: {'/'.join(changes[0].path)}.",
+                evidence={"task": bench.task.id, "tool": tool, "changed": [one.as_json() for one in changes[:8]]},
+                change="Copy in `reset` whatever the tools change, tables and nested lists too.",
+                confirm=AGAIN,
+            )
+        ]
+    return ()
+
+
+async def _unspoilt(subject: Subject) -> list[Bench]:
+    """The probes of tasks whose episodes leave nothing behind: elsewhere no two of them can be compared."""
+    return [bench for bench in await benches(subject) if not bench.carried]
+
+
+def _first_of_each(findings: list[Finding]) -> list[Finding]:
+    """One finding for each symptom up to its values."""
+    kinds: dict[str, Finding] = {}
+    for one in findings:
+        kinds.setdefault(f"{one.symptom.partition(' ')[0]} {one.change}", one)
+    return list(kinds.values())

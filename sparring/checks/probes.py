@@ -1,0 +1,466 @@
+"""Writing calls in fresh environments, and what can be read before and after them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from sparring.checks.arguments import Known, fitted_to, words_of
+from sparring.checks.calls import before_legal
+from sparring.checks.explore import Call, Tried, explored, is_nothing, is_refusal
+from sparring.checks.subject import Subject
+from sparring.checks.timing import OutOfTimeError, load_of_machine
+from sparring.checks.views import STATE, Change, View, flat, parsed, refuses
+from sparring.checks.writes import writing_tools
+from sparring.environments import ToolResult, execute
+from sparring.environments.base import final_state, reset
+from sparring.types import Json, Task
+
+NUM_TASKS = 3
+SECONDS = 5.0
+"""Of processor time, for the probes of all tasks."""
+MOST_READS = 8
+"""Calls of one reading tool in a view."""
+MOST_VIEWED = 40
+"""Calls of all reading tools in a view."""
+MOST_COMBINED = 60
+"""Combinations of values that are tried until a tool takes one."""
+MOST_BASES = 8
+"""Calls that are played until one changes something."""
+LOOK: Final = None
+"""A step at which everything that can be read is read."""
+UNKNOWN_TEXT, UNKNOWN_NUMBER = "Xanthe 61", 987_654
+PLAIN = "Quince 77"
+TEXTS: Mapping[str, str] = {
+    "plain": PLAIN,
+    "long": "The courier from Eastbridge rang at seven and left two parcels with the porter, since neither neighbour was in; "
+    "one of them is heavy, marked fragile, and should stay upright until somebody from the workshop collects it on Thursday "
+    "before noon, or calls.",
+    "accents": "Zoë Brandýs, Łódź – 東京",
+    "blanks": "two  blanks inside",
+    "lines": "first line\nsecond line",
+    "case": "McDonald iPad XL",
+    "quote": 'O\'Neil "ten" 100%',
+}
+"""Legal texts of several kinds."""
+_NUMBERS = (7, 3, 2, 1, 37)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What calls returned in one episode, and what was read at each LOOK."""
+
+    steps: tuple[Call | None, ...]
+    results: tuple[ToolResult, ...]
+    views: tuple[View, ...]
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One writing call after the opening: what it returned, and what it changed."""
+
+    call: Call
+    result: ToolResult
+    after: View
+    changes: tuple[Change, ...]
+    ended: bool
+    parameter: str | None = None
+    """What differs from a call that changes something; None in that call itself."""
+    kind: str = ""
+    """In which way: a key of TEXTS, `unknown`, `known`, `spelling`, `number`, `member`."""
+
+    @property
+    def is_refused(self) -> bool:
+        return refuses(self.result, self.call.arguments)
+
+    @property
+    def value(self) -> Json:
+        return None if self.parameter is None else self.call.arguments[self.parameter]
+
+
+@final
+@dataclass
+class Bench:
+    """One task: its reading calls, what they answer at first, and probes of the tools that write."""
+
+    subject: Subject
+    task: Task
+    known: Known = field(default_factory=Known)
+    opening: tuple[Call, ...] = ()
+    readers: tuple[Call, ...] = ()
+    first: View = field(default_factory=lambda: View({}))
+    """What is read before anything is written."""
+    bases: dict[str, list[Probe]] = field(default_factory=dict)
+    """Of each writing tool, calls that change something; with different identifiers where there are any."""
+    identifying: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Of the arguments of tools that write, whether they name what is there, as far as that was tried."""
+    probes: list[Probe] = field(default_factory=list)
+    """Every writing call that was made by itself."""
+    carried: list[Change] = field(default_factory=list)
+    """What a fresh episode shows otherwise than the first one, after all these."""
+
+    async def played(self, steps: Sequence[Call | None]) -> Played:
+        """Make calls after the opening in a fresh environment, and read at each LOOK. Raises what `Subject.opened` raises."""
+        own = copy.deepcopy(self.task)
+        results: list[ToolResult] = []
+        views: list[View] = []
+        ended = False
+        async with self.subject.opened(own) as environment:
+            await reset(environment, own)
+            for one in self.opening:
+                await execute(environment, one.tool, dict(one.arguments))
+            for step in steps:
+                if step is not None:
+                    results.append(await execute(environment, step.tool, copy.deepcopy(dict(step.arguments))))
+                    ended = ended or bool(environment.is_done)
+                    continue
+                leaves = dict(flat(await final_state(environment, self.task), (STATE,)))
+                for reader in () if ended else self.readers:
+                    said = await execute(environment, reader.tool, dict(reader.arguments))
+                    if not refuses(said, reader.arguments):
+                        leaves |= flat(parsed(said.content), (reader.tool, *map(str, reader.arguments.values())))
+                views.append(View(leaves))
+        return Played(tuple(steps), tuple(results), tuple(views), ended)
+
+    async def probed(self, call: Call, parameter: str | None = None, kind: str = "") -> Probe:
+        """A writing call by itself, and what it changes."""
+        played = await self.played([call, LOOK])
+        changes = tuple(self.first.changes_to(played.views[0]))
+        probe = Probe(call, played.results[0], played.views[0], changes, played.ended, parameter, kind)
+        self.probes.append(probe)
+        return probe
+
+    def schema(self, tool: str) -> Mapping[str, Json]:
+        return self.subject.tools[tool].schema["function"].get("parameters", {})
+
+    def is_allowed(self, call: Call) -> bool:
+        return self.subject.problem_with(call.tool, call.arguments) is None
+
+    def is_known(self, value: Json) -> bool:
+        """Whether something is listed under this, or was asked for under it."""
+        return not isinstance(value, bool | float) and str(value) in self.first.names
+
+    def keys(self, call: Call) -> list[str]:
+        """The arguments that name what is there."""
+        properties = self.schema(call.tool).get("properties", {})
+        return [
+            name
+            for name, value in call.arguments.items()
+            if "enum" not in properties.get(name, {}) and self.identifying.get((call.tool, name), self.is_known(value))
+        ]
+
+    def choices(self, tool: str, name: str) -> list[Json]:
+        """Values for an argument, the likeliest first."""
+        part = self.schema(tool).get("properties", {}).get(name, {})
+        if "enum" in part:
+            return list(part["enum"])
+        own = [one.call.arguments[name] for one in _legal(self, tool) if name in one.call.arguments]
+        asked = [value for one in self.readers for value in one.arguments.values()]
+        same = [one.arguments[name] for one in self.readers if name in one.arguments]
+        ranked = [one.value for one in self.known.ranked(tool, name, part, ())]
+        is_number = _kind(part) in ("integer", "number")
+        found: dict[str, Json] = {}
+        for value in (*own[:3], *same, *ranked[:4], *asked, *ranked[4:], *(_NUMBERS if is_number else ())):
+            fitted = fitted_to(value, part)
+            if fitted is not None:
+                found.setdefault(str(fitted), fitted)
+        ordered = list(found.values())
+        ordered.sort(key=lambda one: not self.is_known(one))
+        if is_number and not same:
+            names, others = ordered[: sum(map(self.is_known, ordered))], [one for one in _NUMBERS if str(one) in found]
+            mixed = [one for pair in itertools.zip_longest(names, others) for one in pair if one is not None]
+            return list(dict.fromkeys((*mixed, *ordered)))
+        # Where one identifier begins another, a tool that confuses them shows.
+        begins = {
+            str(one) for one in ordered if any(str(two) != str(one) and str(two).startswith(str(one)) for two in found)
+        }
+        return sorted(ordered, key=lambda one: not (self.is_known(one) and str(one) in begins))
+
+
+def _legal(bench: Bench, tool: str) -> list[Tried]:
+    return bench.subject.shared["explored"][bench.task.id].legal(tool)
+
+
+def _kind(part: Mapping[str, Json]) -> str:
+    for one in (part, *part.get("anyOf", ())):
+        if isinstance(one.get("type"), str) and one["type"] != "null":
+            return one["type"]
+    return ""
+
+
+@final
+class _Deadline:
+    """When the probes of all tasks end: by processor time, and by the clock where an environment waits."""
+
+    def __init__(self) -> None:
+        self._processor = time.process_time() + SECONDS
+        self._clock = time.monotonic() + 2 * SECONDS * load_of_machine()
+
+    @property
+    def is_over(self) -> bool:
+        return time.process_time() > self._processor or time.monotonic() > self._clock
+
+
+async def benches(subject: Subject) -> list[Bench]:
+    """Probes of the writing tools in a few tasks; made once."""
+    if "benches" not in subject.shared:
+        made: list[Bench] = []
+        subject.shared["benches"] = made
+        ends = _Deadline()
+        with subject.timing.as_far_as_it_goes():
+            writing = await writing_tools(subject)
+            for task in subject.sample[:NUM_TASKS]:
+                if made and ends.is_over:
+                    break
+                bench = Bench(subject, task)
+                if await _prepare(bench, writing):
+                    made.append(bench)
+                    await _probe(bench, writing, ends)
+    return subject.shared["benches"]
+
+
+async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
+    """Find the calls that read and what they answer at first; whether there is anything to probe."""
+    subject, task = bench.subject, bench.task
+    found = await explored(subject, task)
+    bench.known.add_json(task.fields, "field")
+    for message in task.messages:
+        bench.known.add_text(str(message.get("content")), "prompt")
+    for tried in found.tried:
+        if tried.is_legal:
+            bench.known.add_text(tried.result.content, f"result of {tried.call.tool}")
+            bench.known.add_legal(tried.call.arguments)
+    opening: dict[str, Call] = {}
+    for name in subject.tools:
+        before = await before_legal(subject, task, name)
+        if before and not await _works_alone(bench, name):
+            opening |= {str(one): one for one in before}
+    bench.opening = tuple(opening.values())[:6]
+    calls = [one for name in subject.tools if name not in writing and found.legal(name) for one in _reads(bench, name)]
+    own = copy.deepcopy(task)
+    answers: list[dict[str, str]] = []
+    async with subject.opened(own) as environment:
+        await reset(environment, own)
+        for one in bench.opening:
+            await execute(environment, one.tool, dict(one.arguments))
+        for _ in range(2):
+            said = [(str(one), await execute(environment, one.tool, dict(one.arguments))) for one in calls]
+            answers.append({one: result.content for one, result in said if not is_refusal(result)})
+            if environment.is_done:
+                return False
+    for name in {one.tool for one in calls}:
+        if any(not is_nothing(answers[0].get(str(one), "")) for one in calls if one.tool == name):
+            calls = [one for one in calls if one.tool != name or not is_nothing(answers[0].get(str(one), ""))]
+    steady = [one for one in calls if str(one) in answers[0] and answers[0][str(one)] == answers[1].get(str(one))]
+    bench.readers = tuple(_some_of_each(steady))
+    looked = [(await bench.played([LOOK])).views[0] for _ in range(2)]
+    same = {path: value for path, value in looked[0].leaves.items() if looked[1].leaves.get(path) == value}
+    bench.first = View(same)
+    return len(same) == len(looked[0].leaves) == len(looked[1].leaves)
+
+
+async def _works_alone(bench: Bench, tool: str) -> bool:
+    """Whether some call of a tool is taken in a fresh environment."""
+    legal = [one.call for one in _legal(bench, tool)]
+    calls = [one for name in legal[0].arguments for one in _with_choices(bench, legal[0], name)]
+    played = await bench.played([*legal, *calls])
+    return any(not refuses(one, call.arguments) for call, one in zip((*legal, *calls), played.results, strict=True))
+
+
+def _with_choices(bench: Bench, call: Call, name: str) -> Iterator[Call]:
+    for value in bench.choices(call.tool, name)[: 3 * MOST_READS]:
+        varied = Call(call.tool, {**call.arguments, name: value})
+        if bench.is_allowed(varied):
+            yield varied
+
+
+def _reads(bench: Bench, tool: str) -> Iterator[Call]:
+    """Legal calls of a reading tool, and the same with other values in place of one."""
+    legal = [one.call for one in _legal(bench, tool)]
+    calls = {str(one): one for one in legal}
+    for name in legal[0].arguments:
+        for call in _with_choices(bench, legal[0], name):
+            calls.setdefault(str(call), call)
+    return iter(calls.values())
+
+
+def _some_of_each(calls: Sequence[Call]) -> Iterator[Call]:
+    by_tool: dict[str, list[Call]] = {}
+    for one in calls:
+        by_tool.setdefault(one.tool, []).append(one)
+    each = max(2, min(MOST_READS, MOST_VIEWED // max(1, len(by_tool))))
+    return itertools.islice((one for some in by_tool.values() for one in some[:each]), MOST_VIEWED)
+
+
+async def _probe(bench: Bench, writing: frozenset[str], ends: _Deadline) -> None:
+    """Probe the tools that write, and those of which no legal call was found: they may."""
+    names = [name for name in bench.subject.tools if name in writing or not _legal(bench, name)]
+    try:
+        for name in names:
+            if not ends.is_over:
+                await _find_bases(bench, name)
+        varied = [_variations(bench, probe) for found in list(bench.bases.values()) for probe in found[:1]]
+        # By turns, so that each tool is probed when time is short.
+        for some in itertools.zip_longest(*varied):
+            for call, name, kind in filter(None, some):
+                if not ends.is_over:
+                    await bench.probed(call, name, kind)
+    except OutOfTimeError:
+        if not bench.probes:
+            raise
+    last = await bench.played([LOOK])
+    bench.carried = bench.first.changes_to(last.views[0])
+
+
+async def _find_bases(bench: Bench, tool: str) -> None:
+    """Calls of a tool that change something, at most two, with other identifiers where it takes some."""
+    num_played = 0
+    for call in await _candidates(bench, tool):
+        if num_played == MOST_BASES or len(bench.bases.get(tool, ())) == 2:
+            return
+        found = bench.bases.get(tool, [])
+        if found and not any(
+            call.arguments.get(key) != found[0].call.arguments[key] for key in bench.keys(found[0].call)
+        ):
+            continue
+        num_played += 1
+        probe = await bench.probed(call)
+        if probe.changes and not probe.is_refused:
+            if tool not in bench.bases:
+                await _find_keys(bench, probe)
+                free = Call(tool, {**call.arguments, **_other_values(bench, call)})
+                again = probe if str(free) == str(call) else await bench.probed(free)
+                probe = again if again.changes and not again.is_refused else probe
+            bench.bases.setdefault(tool, []).append(probe)
+
+
+async def _find_keys(bench: Bench, base: Probe) -> None:
+    """Which arguments name what is there: with a value that nothing has, the tool changes nothing, or something is listed
+    under it afterwards."""
+    properties = bench.schema(base.call.tool).get("properties", {})
+    for name, value in base.call.arguments.items():
+        if isinstance(value, bool | float) or not isinstance(value, str | int) or "enum" in properties.get(name, {}):
+            continue
+        unknown = UNKNOWN_TEXT if isinstance(value, str) else UNKNOWN_NUMBER
+        if not _fits(bench, base.call, name, unknown):
+            continue
+        probe = await bench.probed(Call(base.call.tool, {**base.call.arguments, name: unknown}), name, "unknown")
+        is_listed = any(str(unknown) in one.path and one.after != unknown for one in probe.changes)
+        is_without_effect = not probe.changes or probe.is_refused
+        bench.identifying[base.call.tool, name] = is_listed or (is_without_effect and bench.is_known(value))
+
+
+async def _candidates(bench: Bench, tool: str) -> list[Call]:
+    """Calls that are likely to change something: values unlike each other and unlike those that are there."""
+    schema = bench.schema(tool)
+    required = [name for name in schema.get("properties", {}) if name in schema.get("required", ())]
+    legal = [one.call for one in _legal(bench, tool)]
+    pools = {
+        name: bench.choices(tool, name)[:8]
+        for name in dict.fromkeys((*required, *(legal[0].arguments if legal else ())))
+    }
+    if not pools:
+        return legal[:1] or [Call(tool, {})]
+    own = [Call(tool, {**one.arguments, **_other_values(bench, one)}) for one in legal]
+    calls = {str(one): one for one in (*own, *legal)}
+    ranks = sorted(itertools.islice(itertools.product(*(range(len(one)) for one in pools.values())), 4096), key=sum)
+    combined = (Call(tool, {name: pools[name][rank] for name, rank in zip(pools, one, strict=True)}) for one in ranks)
+    apart = [one for one in combined if _are_apart(one) and bench.is_allowed(one)]
+    own_environment = await bench.played(apart[:MOST_COMBINED])
+    for one, result in zip(apart, own_environment.results, strict=False):
+        if not refuses(result, one.arguments):
+            other = Call(tool, {**one.arguments, **_other_values(bench, one)})
+            calls |= {str(two): two for two in (other, one)}
+    calls |= {str(one): one for one in apart[:2]}
+    return [one for one in calls.values() if bench.is_allowed(one)]
+
+
+def _are_apart(call: Call) -> bool:
+    """Whether no two texts and no two numbers are the same: a payer is no payee."""
+    values = [str(one) for one in call.arguments.values() if not isinstance(one, bool)]
+    return len(set(values)) == len(values)
+
+
+def _other_values(bench: Bench, call: Call) -> dict[str, Json]:
+    """For the arguments that name nothing, values that are not there yet."""
+    keys = bench.keys(call)
+    properties = bench.schema(call.tool).get("properties", {})
+    others: dict[str, Json] = {}
+    for name, value in call.arguments.items():
+        part = properties.get(name, {})
+        if name in keys:
+            continue
+        if "enum" in part:
+            others[name] = part["enum"][-1] if value != part["enum"][-1] else part["enum"][0]
+        elif isinstance(value, bool):
+            others[name] = not value
+        elif isinstance(value, int | float):
+            others[name] = next((one for one in _NUMBERS if one != value and _fits(bench, call, name, one)), value)
+        elif isinstance(value, str) and value and not re.search(r"\d", value) and _fits(bench, call, name, PLAIN):
+            others[name] = PLAIN
+    return others
+
+
+def _fits(bench: Bench, call: Call, name: str, value: Json) -> bool:
+    return bench.is_allowed(Call(call.tool, {**call.arguments, name: value}))
+
+
+def _variations(bench: Bench, base: Probe) -> Iterator[tuple[Call, str, str]]:
+    """A call that changes something with one argument changed: (call, argument, kind)."""
+    call = base.call
+    properties = bench.schema(call.tool).get("properties", {})
+    keys = bench.keys(call)
+    for name, value in call.arguments.items():
+        part = properties.get(name, {})
+        others: list[tuple[Json, str]] = []
+        if "enum" in part:
+            others = [(one, "member") for one in part["enum"][:5]]
+        elif isinstance(value, bool):
+            others = [(not value, "member")]
+        elif isinstance(value, str):
+            others += [(one, "known") for one in bench.choices(call.tool, name)[:5]]
+            others += [(one, "spelling") for one in _other_spellings(bench, value) if name in keys]
+            others += [] if name in keys else [(text, kind) for kind, text in TEXTS.items()]
+        elif isinstance(value, int | float):
+            bounds = [part[bound] for bound in ("minimum", "maximum") if bound in part]
+            others += [(one, "known") for one in bench.choices(call.tool, name)[:4] if name in keys]
+            others += [(one, "number") for one in (*_NUMBERS[:2], 0, -5, *bounds)]
+            others += [(12.34, "number")] if _kind(part) == "number" else []
+        for other, kind in others:
+            varied = Call(call.tool, {**call.arguments, name: other})
+            if other != value and bench.is_allowed(varied):
+                yield varied, name, kind
+
+
+def _other_spellings(bench: Bench, value: str) -> list[str]:
+    """A name as other tools write it, or in the other case."""
+    found = sorted(one for one in bench.first.names if one != value and one.casefold() == value.casefold())
+    return [*found, value.swapcase()][:2] if value != value.swapcase() else found[:1]
+
+
+def described(bench: Bench, tool: str) -> str:
+    """All that is said about a tool: its description, those of its arguments, and its documentation."""
+    function = bench.subject.tools[tool].schema["function"]
+    parts = function.get("parameters", {}).get("properties", {}).values()
+    method = getattr(bench.subject.environment_class, tool, None)
+    said = [
+        function.get("description", ""),
+        *(one.get("description", "") for one in parts),
+        getattr(method, "__doc__", ""),
+    ]
+    return " ".join(str(one or "") for one in said)
+
+
+def documents(bench: Bench, tool: str, *stems: str) -> bool:
+    """Whether what is said about a tool has a word that begins so."""
+    return re.search(rf"\b(?:{'|'.join(stems)})", described(bench, tool), re.IGNORECASE) is not None
+
+
+def name_words(path: Sequence[str]) -> set[str]:
+    return {word for part in path for word in words_of(part)}

@@ -1,0 +1,94 @@
+"""Whether what was written is what is stored: in full, in the same characters, the same number."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from sparring.checks.probes import Probe
+from sparring.checks.views import Change
+from sparring.types import Json
+
+_FEWEST_SHARED = 8
+"""Characters of a text at which what is stored counts as the beginning of it."""
+
+
+def arrived(probe: Probe, value: Json) -> bool:
+    """Whether something that changed shows a value as it was given."""
+    shown = (str(value), json.dumps(value, ensure_ascii=False)[1:-1] if isinstance(value, str) else str(value))
+    texts = [text for change in probe.changes for text in new_texts(change)]
+    return any(one in text for text in texts for one in shown)
+
+
+def new_texts(change: Change) -> Iterator[str]:
+    """What a change brought: its value, and the names under which it stands where that is new."""
+    if isinstance(change.after, str):
+        yield change.after
+    if change.before is None:
+        yield from change.path[1:]
+
+
+def alteration(given: str, stored: str) -> str | None:
+    """In which way a stored text is not the given one; None where it is another text."""
+    if given in stored:
+        return None
+    if len(stored.strip()) < 3:
+        return None
+    folded = stored.casefold()
+    if given.casefold() in folded:
+        return "in another case"
+    if " ".join(given.split()) in stored or re.sub(r"\s", "", given) in re.sub(r"\s", "", stored):
+        return "with other blanks or line breaks"
+    for garbled in _garbled(given):
+        if garbled in stored:
+            return "with other characters"
+    shared = next((size for size in range(len(given) - 1, 0, -1) if given[:size] in stored), 0)
+    if shared >= min(_FEWEST_SHARED, len(given) - 1) and shared >= 3:
+        return f"cut after {shared} characters"
+    return None
+
+
+def _garbled(text: str) -> Iterator[str]:
+    yield text.encode().decode("latin-1")
+    yield text.encode().decode("cp1252", "replace")
+    plain = unicodedata.normalize("NFKD", text)
+    for form in (text, plain):
+        for errors in ("ignore", "replace"):
+            garbled = form.encode("ascii", errors).decode()
+            if garbled != text and len(garbled.strip(" ?")) >= 3:
+                yield garbled
+                yield " ".join(garbled.split())
+    for marks in ("'", '"', "%", "'\""):
+        if set(marks) & set(text):
+            yield "".join(one for one in text if one not in marks)
+    for mark in "'\"":
+        if mark in text:
+            yield text.replace(mark, "\\" + mark)
+            yield text.replace(mark, "&#39;" if mark == "'" else "&quot;")
+            yield text.partition(mark)[0] if len(text.partition(mark)[0]) >= 3 else text.replace(mark, mark * 2)
+
+
+def is_shown(probe: Probe, stored: str) -> bool:
+    """Whether the answer shows what was stored, and not what was given."""
+    content = probe.result.content
+    escaped = json.dumps(stored)[1:-1]
+    given = str(probe.value)
+    return (stored in content or escaped in content) and given not in content and json.dumps(given)[1:-1] not in content
+
+
+def stores(change: Change, value: Json) -> bool:
+    """Whether a number is what a place holds now, or what was added to it or taken from it."""
+    after, before = change.after, change.before
+    if not is_number(after) or not is_number(value):
+        return False
+    near = 1e-6 * max(1.0, abs(value))
+    moved = after - before if is_number(before) else after
+    return abs(after - value) < near or abs(abs(moved) - abs(value)) < near
+
+
+def is_number(value: Json) -> TypeGuard[int | float]:
+    """Whether a value is a number, which a truth value is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

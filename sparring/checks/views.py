@@ -1,0 +1,151 @@
+"""What can be read of an environment at one moment: what its reading tools answer and its final state, as comparable leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sparring.checks.explore import is_refusal
+from sparring.environments import ToolResult
+from sparring.types import Json
+
+Path: TypeAlias = tuple[str, ...]
+"""Where a value stands: the tool and its arguments (or `final_state`), then keys of objects and names of list items."""
+STATE = "final_state"
+_NAMING = ("id", "number", "name", "key", "code", "title", "path")
+"""Words of a field by which the items of a list are told apart, before others."""
+_NEGATED = re.compile(
+    r"\b(no such|no (?:free|open|more)|not (?:found|known|allowed|available|possible|enough|open|there|in|a|on|valid|permitted)|"
+    r"unknown|invalid|illegal|cannot|can't|could not|refused|denied|unavailable|rejected|failed|does not|doesn't|already|"
+    r"insufficient|too (?:long|many|few|large|small|short|much|big|late|early)|must|nothing|only|taken|missing|wrong|out of|none|"
+    r"unable|exceeds?|sold out|needs?)\b",
+    re.IGNORECASE,
+)
+_VERDICTS = frozenset({"ok", "success", "done", "accepted", "found", "saved", "valid", "succeeded", "changed"})
+_LONGEST_REFUSAL = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A leaf that differs between two views; None where there is none."""
+
+    path: Path
+    before: Json
+    after: Json
+
+    def as_json(self) -> dict[str, Json]:
+        return {"at": "/".join(self.path), "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that was read at one moment."""
+
+    leaves: Mapping[Path, Json]
+
+    def changes_to(self, after: View) -> list[Change]:
+        """What differs in a later view."""
+        paths = dict.fromkeys((*self.leaves, *after.leaves))
+        pairs = ((path, self.leaves.get(path), after.leaves.get(path)) for path in paths)
+        return [
+            Change(*one) for one in pairs if one[1] != one[2] or isinstance(one[1], bool) != isinstance(one[2], bool)
+        ]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything that something is listed under."""
+        return frozenset(part for path in self.leaves for part in path[1:])
+
+    def siblings(self, name: str) -> frozenset[str]:
+        """What stands beside a name: other keys of the same object, other items of the same list, other arguments."""
+        prefixes = {path[:index] for path in self.leaves for index in range(1, len(path)) if path[index] == name}
+        beside = {
+            path[len(one)] for path in self.leaves for one in prefixes if len(path) > len(one) == _common(path, one)
+        }
+        return frozenset(beside - {name})
+
+
+def _common(path: Path, prefix: Path) -> int:
+    return len(prefix) if path[: len(prefix)] == prefix else -1
+
+
+def flat(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
+    """The scalars of a value with their paths. An item of a list is named by the field that tells it from the others."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from flat(item, (*path, str(name)))
+    elif isinstance(value, list | tuple):
+        for name, item in zip(_item_names(value), value, strict=True):
+            yield from flat(item, (*path, name))
+    else:
+        yield path, value
+
+
+def _item_names(items: Sequence[Json]) -> list[str]:
+    names: list[str] = []
+    if items and all(isinstance(one, Mapping) for one in items):
+        fields = [key for key in items[0] if all(_is_name(one.get(key)) for one in items)]
+        fields.sort(key=lambda key: not any(word in str(key).lower() for word in _NAMING))
+        unique = (key for key in fields if len({str(one[key]) for one in items}) == len(items))
+        field = next(unique, None)
+        if field is not None:
+            names = [str(one[field]) for one in items]
+    elif items and all(isinstance(one, list | tuple) and one and _is_name(one[0]) for one in items):
+        names = [str(one[0]) for one in items]
+    if not names or len(set(names)) < len(names):
+        names = [
+            str(one) if _is_name(one) else json.dumps(one, default=str, sort_keys=True, ensure_ascii=False)
+            for one in items
+        ]
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return numbered
+
+
+def _is_name(value: Json) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def parsed(content: str) -> Json:
+    """An answer as a value: text that is JSON as what it says."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+
+
+def refuses(result: ToolResult, arguments: Mapping[str, Json] | None = None) -> bool:
+    """Whether a result is an error, or a short answer in words that turn a request down; words of the arguments apart."""
+    if is_refusal(result):
+        return True
+    value = parsed(without(result.content, arguments or {}))
+    if isinstance(value, Mapping):
+        return any(value.get(name) is False for name in _VERDICTS) or any(
+            isinstance(one, str) and _is_negated(one) for one in value.values()
+        )
+    return value in (False, None) or (isinstance(value, str) and _is_negated(value))
+
+
+def _is_negated(text: str) -> bool:
+    return len(text) <= _LONGEST_REFUSAL and _NEGATED.search(text) is not None
+
+
+def without(content: str, arguments: Mapping[str, Json]) -> str:
+    """An answer without what it repeats of the texts among the arguments."""
+    for value in sorted((one for one in arguments.values() if isinstance(one, str)), key=len, reverse=True):
+        if len(value) > 1:
+            content = content.replace(value, "<>").replace(json.dumps(value, ensure_ascii=False)[1:-1], "<>")
+            content = content.replace(json.dumps(value)[1:-1], "<>")
+    return content
+
+
+def skeleton(content: str, arguments: Mapping[str, Json]) -> str:
+    """An answer without what it repeats of the arguments, and without numbers: what is said to all calls of a kind."""
+    return re.sub(r"\d+(?:\.\d+)?", "<>", without(content, arguments))
