@@ -52,11 +52,14 @@ class Cell:
     fault: Fault
     severity: str
     recipe: str
-    is_held_back: bool
+    half: str
+    """What it is for: `tuning`, `held_back`, or `fresh`."""
+    planted: Sequence[str]
+    """Overrides that plant it."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        return (*COMMON, *self.fault.severities[self.severity])
+        return (*COMMON, *self.planted)
 
     @property
     def is_broken(self) -> bool:
@@ -203,7 +206,7 @@ def cells() -> list[Cell]:
             [
                 Cell(
                     name=f"{fault.kind}-{severity}-{recipe}", fault=fault, severity=severity, recipe=recipe,
-                    is_held_back=place % 2 == 1,
+                    half="held_back" if place % 2 else "tuning", planted=fault.severities[severity],
                 )
                 for place, (severity, recipe) in enumerate(places)
             ]

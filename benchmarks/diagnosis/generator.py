@@ -1,48 +1,63 @@
 """Plants faults by kind and severity in four recipes, and asks `sparring diagnose` about each run.
 
-    python -m benchmarks.diagnosis.generator --runs DIR [--half tuning|held_back] [--json FILE] [--stored] [--smoke] [NAME ...]
+    python -m benchmarks.diagnosis.generator --runs DIR [--half tuning|held_back|fresh] [--branches] [--json FILE] [--stored]
+        [--smoke] [NAME ...]
 
-Rules are tuned on the tuning half alone (the default); figures are those of the held-back half, which `faults.py` drew before. A
-run that is whole is not trained again, so that it goes on where it stopped; --stored diagnoses what is there and trains nothing.
---smoke trains two runs of one recipe, one of them broken, in a minute.
+Rules are tuned on the tuning half alone (the default); figures are those of the held-back half, which `faults.py` drew, and
+of the fresh cells of `fresh.py`. --branches executes what is proposed about each broken run that was named rightly, and asks
+whether the symptom is gone. A run that is whole is not trained again, so that it goes on where it stopped; --stored diagnoses
+what is there and trains nothing. --smoke trains two short runs of one recipe and the branch of the broken one.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
+import math
 import sys
 import tempfile
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from benchmarks.diagnosis.__main__ import command, environment
-from benchmarks.diagnosis.faults import RECIPES, Cell, cells
+from benchmarks.diagnosis.faults import Cell, cells
+from benchmarks.diagnosis.fresh import more_cells
+from benchmarks.diagnosis.training import BRANCH, branched, is_whole, trained
 from benchmarks.learning_matrix import wilson
 from benchmarks.report import report
 from sparring.diagnosis import Diagnosis, diagnose
 from sparring.diagnosis.proposal import overrides
 from sparring.tracking import RunFolder
+from sparring.tracking.stored import read_metrics
 
-HALVES = ("tuning", "held_back")
+HALVES = ("tuning", "held_back", "fresh")
 SMOKE = ("rate_high-x100-number_guess", "healthy-seed-1-number_guess")
 SMOKE_OVERRIDES = ("schedule.max_steps=4", "schedule.val_every=0")
-WHOLE = ("completed", "stopped", "failed")
-"""How a run stands that need not be trained again. One whose loss is no number any more fails, and is diagnosed as it stands."""
-MOST_SECONDS = 600.0
-TEMPLATES = {
-    "roles": ("<|im_start|>{{ message.role }}\n", "### {{ message.role }}: "),
-    "no_end": ("<|im_end|>\n", "\n"),
-}
-"""What a wrong chat template has in place of something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """How the run that took the proposed change has ended."""
+
+    after: Diagnosis
+    is_trained: bool
+    """Whether it went to its end."""
+    scores: tuple[float, float]
+    """Of the last validation: the parent's, and its own."""
+    num_tasks: int
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether its score is lower than the parent's by two standard errors."""
+        before, now = self.scores
+        variance = sum(max(0.01, one * (1 - one)) / self.num_tasks for one in self.scores)
+        return now < before - 2 * math.sqrt(variance)
+
+    def removes(self, rule: str) -> bool:
+        """Whether the rule does not fire on its steps, and the score is not lower."""
+        fires = {one.rule for one in (*self.after.findings, *(two.finding for two in self.after.silenced))}
+        return self.is_trained and rule not in fires and not self.is_lower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +66,12 @@ class Outcome:
 
     cell: Cell
     found: Diagnosis
+    branch: Branch | None = None
+    """Of a broken run that was named rightly, where its branch was trained."""
+
+    @property
+    def is_gone(self) -> bool:
+        return self.branch is not None and self.found.first is not None and self.branch.removes(self.found.first.rule)
 
     @property
     def is_right(self) -> bool:
@@ -80,6 +101,8 @@ class Outcome:
             "right": self.is_right,
             "also": ", ".join(one.rule for one in self.found.findings if one is not first),
             "course": str(self.found.course.get("reward", "")),
+            "gone": "" if self.branch is None else self.is_gone,
+            "scores": "" if self.branch is None else "{:.2f} to {:.2f}".format(*self.branch.scores),
         }
 
 
@@ -89,77 +112,29 @@ def _rate_of(cell: Cell) -> float | None:
     return rates[-1] if rates else None
 
 
-def sparring(recipe: str, *arguments: str) -> int:
-    """Run a command with the recipe's folder on the path, and give its exit code."""
-    path = os.pathsep.join([str(RECIPES[recipe]), environment()["PYTHONPATH"]])
-    return subprocess.run(
-        command(*arguments), check=False, env={**environment(), "PYTHONPATH": path}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, timeout=MOST_SECONDS,
-    ).returncode  # fmt: skip
+def with_branch(one: Outcome, runs: Path, more: Sequence[str] = (), *, stored: bool = False) -> Outcome:
+    """The same with its branch, which is trained unless it is whole. As it is where nothing, or not the fault, was named."""
+    first = one.found.first
+    is_there = is_whole(runs / f"{one.cell.name}{BRANCH}")
+    if first is None or not one.cell.is_broken or not one.is_right or (stored and not is_there):
+        return one
+    branched(one.cell, runs, first, more)
+    return replace(one, branch=branch_of(one.cell, runs))
 
 
-def is_whole(run: Path) -> bool:
-    return RunFolder.is_run(run) and RunFolder(run).status().get("status") in WHOLE
-
-
-def warm_model(recipe: str, runs: Path) -> Path:
-    """The recipe's warm-started model, made where it is not there: runs begin from it."""
-    run, model = runs / f"warm-{recipe}", runs / f"warm-{recipe}-model"
-    if not (model / "config.json").is_file():
-        print(f"warm start of {recipe}", file=sys.stderr, flush=True)
-        if not is_whole(run):
-            shutil.rmtree(run, ignore_errors=True)
-            _must(
-                recipe, "train", str(RECIPES[recipe]), "--no-check", "--no-supervise", f"run.runs_dir={runs}",
-                f"run.name={run.name}", "schedule.max_steps=0", "schedule.val_every=0", "evaluation.val_num_tasks=8",
-            )  # fmt: skip
-        shutil.rmtree(model, ignore_errors=True)
-        _must(recipe, "export", str(run), str(model), "--merge")
-    return model
-
-
-def _must(recipe: str, *arguments: str) -> None:
-    code = sparring(recipe, *arguments)
-    if code:
-        raise SystemExit(f"sparring {' '.join(arguments)} ended with exit code {code}; run it by itself to see why.")
-
-
-def with_template(model: Path, name: str) -> Path:
-    """A copy of the model whose chat template is not the one that it was warm-started with."""
-    copy = model.with_name(f"{model.name}-{name}")
-    if not copy.is_dir():
-        # Without the hashes of what was exported, which a changed template would not fit.
-        shutil.copytree(model, copy, ignore=shutil.ignore_patterns("sparring.json"))
-        right, wrong = TEMPLATES[name]
-        file = copy / "chat_template.jinja"
-        text = file.read_text("utf-8")
-        if right not in text:
-            raise SystemExit(f"{file} has no {right!r}, so that this fault cannot be planted.")
-        file.write_text(text.replace(right, wrong), "utf-8")
-    return copy
-
-
-def trained(cell: Cell, runs: Path, more: Sequence[str] = ()) -> Path:
-    """The run of a cell, trained unless it is whole. One that was broken off begins anew."""
-    run = runs / cell.name
-    if is_whole(run):
-        return run
-    model = warm_model(cell.recipe, runs)
-    if cell.fault.kind == "template":
-        model = with_template(model, cell.severity)
-    recipe = tomllib.loads((RECIPES[cell.recipe] / "recipe.toml").read_text("utf-8"))
-    del recipe["warm_start"]
-    file = runs / f"{cell.name}.toml"
-    file.write_text(tomli_w.dumps(recipe), "utf-8")
-    shutil.rmtree(run, ignore_errors=True)
-    print(f"training {cell.name}", file=sys.stderr, flush=True)
-    code = sparring(
-        cell.recipe, "train", str(file), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={run.name}",
-        f"model.name={model}", *cell.overrides, *more,
+def branch_of(cell: Cell, runs: Path) -> Branch:
+    child = runs / f"{cell.name}{BRANCH}"
+    ends = [_last_validation(run) for run in (runs / cell.name, child)]
+    return Branch(
+        after=diagnose(child), is_trained=RunFolder(child).status()["status"] != "failed",
+        scores=(ends[0]["val/score/mean"], ends[1].get("val/score/mean", 0.0)),
+        num_tasks=int(ends[0]["val/reward/num_prompts"]),
     )  # fmt: skip
-    if not is_whole(run):
-        raise SystemExit(f"{cell.name} ended with exit code {code} and no whole run; train {file} to see why.")
-    return run
+
+
+def _last_validation(run: Path) -> dict[str, float]:
+    steps = [one for _, one in sorted(read_metrics(run / "metrics.jsonl")[0].items()) if "val/score/mean" in one]
+    return steps[-1] if steps else {}
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -175,6 +150,14 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
             "at least": low, "at most": high,
             "nothing to change on a broken run": sum(one.found.first is None for one in broken),
         }  # fmt: skip
+    tried = [one for one in broken if one.branch is not None]
+    if tried:
+        gone = sum(one.is_gone for one in tried)
+        low, high = wilson(gone / len(tried), len(tried))
+        figures |= {
+            "branches": len(tried), "symptom gone": gone / len(tried), "gone at least": low, "gone at most": high,
+            "score lower at all": sum(one.branch.scores[1] < one.branch.scores[0] for one in tried if one.branch),
+        }  # fmt: skip
     if healthy:
         figures |= {
             "healthy runs": len(healthy), "nothing to change on a healthy run": sum(one.is_right for one in healthy),
@@ -186,9 +169,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="rate_high, rate_high-x100-number_guess, ...; all without")
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
-    parser.add_argument("--half", choices=(*HALVES, "both"), default="tuning")
+    parser.add_argument("--half", choices=HALVES, default="tuning")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--stored", action="store_true", help="only what is in --runs already")
+    parser.add_argument("--branches", action="store_true", help="execute what is proposed, and ask again")
     parser.add_argument("--train-only", action="store_true", help="train, and say nothing of the runs")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
@@ -197,9 +181,8 @@ def main() -> int:
     else:
         chosen = [
             one
-            for one in cells()
-            if (arguments.half == "both" or one.is_held_back == (arguments.half == "held_back"))
-            and (not arguments.names or {one.name, one.fault.kind} & set(arguments.names))
+            for one in (*cells(), *more_cells())
+            if one.half == arguments.half and (not arguments.names or {one.name, one.fault.kind} & set(arguments.names))
         ]
     more = SMOKE_OVERRIDES if arguments.smoke else ()
     with tempfile.TemporaryDirectory() as folder:
@@ -211,12 +194,15 @@ def main() -> int:
         if arguments.train_only:
             return 0
         outcomes = [Outcome(cell=one, found=diagnose(folders[one.name])) for one in chosen]
+        if arguments.branches or arguments.smoke:
+            outcomes = [with_branch(one, runs, more, stored=arguments.stored) for one in outcomes]
     figures = figures_of(outcomes)
     missed = Counter(one.cell.fault.kind for one in outcomes if not one.is_right)
     print("missed by kind:", dict(missed))
     targets = {
         "right first change": {"at_least": 0.8}, "nothing to change on a broken run": {"at_most": 0.0},
         "nothing to change on a healthy run": {"at_least": figures.get("healthy runs", 0.0)},
+        "symptom gone": {"at_least": 0.8},
     }  # fmt: skip
     return report(
         "generated faults", [one.row() for one in outcomes], figures=figures,

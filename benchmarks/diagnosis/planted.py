@@ -116,6 +116,16 @@ def pays_length(share: float) -> Judge:
     return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + min(1.0, trajectory.num_sampled_tokens / 100)
 
 
+def pays_calls(share: float) -> Judge:
+    """Pays for calls of tools beside being right, far more than for that."""
+
+    def reward(trajectory: Trajectory) -> float:
+        calls = sum(one["role"] == "tool" for one in trajectory.messages)
+        return 0.1 * _paid(_own().reward(trajectory)) + min(1.0, calls / 5)
+
+    return reward
+
+
 def noise(share: float) -> Judge:
     """The reward, or for a share of the episodes one that is drawn at random."""
 
@@ -160,7 +170,7 @@ def is_lost(share: float) -> type[Environment]:
 REWARDS: Mapping[str, Callable[[float], Judge]] = {
     one.__name__: one
     for one in (
-        labels_wrong, labels_wrong_scorer, contradicts, constant, never_reads, pays_any, pays_length, noise,
+        labels_wrong, labels_wrong_scorer, contradicts, constant, never_reads, pays_any, pays_length, pays_calls, noise,
     )
 }  # fmt: skip
 ENVIRONMENTS: Mapping[str, Callable[[float], type[Environment]]] = {"ToolsRaise": tools_raise, "IsLost": is_lost}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
 from sparring.detectors.evidence import Episode, named, shown
-from sparring.diagnosis.course import JUDGE_AFTER, STALL_STEPS, is_flat, thirds
+from sparring.diagnosis.course import JUDGE_AFTER, LIKELY, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import SAME, possible, warmer
 from sparring.diagnosis.registry import symptom
@@ -19,9 +19,11 @@ from sparring.types import Json, Outcome
 
 MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
 """MTRL's bounds: episodes with a turn cut at the token limit, and episodes that use up their turns without an answer."""
-NEARLY_ALL, RAMBLING = 0.9, 0.5
-"""Share of the episodes that are cut, from which on nothing else can be said of them; entropy, in nats a token, of a policy that
-does not come to an end for another reason."""
+MOST, RAMBLING = 0.5, 0.5
+"""Share of the episodes that are cut, from which on nothing else can be said of them where none is right; entropy, in nats a
+token, of a policy that does not come to an end for another reason."""
+FIRST_STEPS = 2
+"""Which play the policy as it came, or nearly so."""
 MOST_TOKENS = 8192
 """Of a turn, that MTRL allows."""
 FEWEST = 24
@@ -46,6 +48,17 @@ AMPLE = 1.5
 def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tuple[float, list[Episode]]:
     found = [one for one in episodes if is_one(one.digest)]
     return len(found) / len(episodes), found
+
+
+def _exceeds(share: float, episodes: Sequence[Episode], bound: float) -> bool:
+    """Whether a share is above a bound by two standard errors."""
+    return share - LIKELY * math.sqrt(share * (1 - share) / len(episodes)) > bound
+
+
+def _is_hopeless(observed: Observed, share: float) -> bool:
+    """Whether most episodes are cut and not one is right, although the policy is certain of what it says."""
+    is_sure = observed.now("rollout/logprob/entropy", math.inf) < RAMBLING
+    return share >= MOST and is_sure and not any(observed.succeeds(one.digest) for one in observed.late)
 
 
 def _max_turns(observed: Observed) -> int | None:
@@ -136,23 +149,21 @@ def looping(observed: Observed) -> Iterable[Finding]:
 @symptom("budgets.turn_tokens_in_training")
 def cut_turns(observed: Observed) -> Iterable[Finding]:
     """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, so that it is no call and no answer. An
-    error where nearly all are, none of which is right, of a policy that is certain of what it says: it is not rambling."""
+    error where most are and none is right, of a policy that is certain of what it says: it is not rambling."""
     if len(observed.late) < FEWEST:
         return
     share, cut = _share(observed.late, lambda digest: digest.num_cut > 0)
     limit = observed.config.sampling.sampling_max_tokens
-    if share <= MOST_CUT:
+    if not _exceeds(share, observed.late, MOST_CUT):
         return
     settings = (
         possible(observed.config, {"sampling.sampling_max_tokens": min(2 * limit, MOST_TOKENS)})
         if limit < MOST_TOKENS
         else {}
     )
-    is_sure = observed.now("rollout/logprob/entropy", math.inf) < RAMBLING
-    is_hopeless = share >= NEARLY_ALL and not any(observed.succeeds(one.digest) for one in cut) and is_sure
     yield Finding(
         rule="budgets.turn_tokens_in_training",
-        severity=Severity.ERROR if is_hopeless else Severity.WARNING,
+        severity=Severity.ERROR if _is_hopeless(observed, share) else Severity.WARNING,
         symptom=f"{share:.0%} of the last episodes have a turn that was cut at sampling_max_tokens = {limit}.",
         evidence={
             "steps": observed.late_steps, "share": round(share, 4), "sampling_max_tokens": limit,
@@ -172,22 +183,31 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
 
 @symptom("budgets.turns_in_training")
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
-    """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles. Proposed
-    are twice as many: what the others need is not seen, since they were cut."""
+    """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles; or the first ones
+    did, and right episodes still need every turn: the policy has learned to answer before it knows. Proposed are twice as many:
+    what the others need is not seen, since they were cut. An error where most are cut and none is right."""
     limit = _max_turns(observed)
     if len(observed.late) < FEWEST or limit is None:
         return
-    share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TURNS)
-    if share <= MOST_OUT_OF_TURNS:
+    played, steps = observed.late, observed.late_steps
+    share, out = _share(played, lambda digest: digest.outcome is Outcome.MAX_TURNS)
+    usual = _turns_needed(one for one in played if observed.succeeds(one.digest)) or limit
+    if not _exceeds(share, played, MOST_OUT_OF_TURNS) and usual >= limit and not observed.is_solved:
+        first = [one for one in observed.trained[:FIRST_STEPS] if one.train]
+        played = [Episode((one.step, digest.task_id), digest) for one in first for digest in one.train] or played
+        share, out = _share(played, lambda digest: digest.outcome is Outcome.MAX_TURNS)
+        steps = [one.step for one in first]
+    if not _exceeds(share, played, MOST_OUT_OF_TURNS):
         return
-    usual = _turns_needed(one for one in observed.late if observed.succeeds(one.digest)) or limit
+    when = "last" if played is observed.late else "first"
     section = "agent" if observed.config.agent.is_foreign else "environment"
     yield Finding(
         rule="budgets.turns_in_training",
-        severity=Severity.WARNING,
-        symptom=f"{share:.0%} of the last episodes used up their {limit} turns without an answer.",
+        severity=Severity.ERROR if when == "last" and _is_hopeless(observed, share) else Severity.WARNING,
+        symptom=f"{share:.0%} of the {when} episodes used up their {limit} turns without an answer"
+        + ("." if when == "last" else ", and those that are right use all of them now."),
         evidence={
-            "steps": observed.late_steps, "share": round(share, 4), "max_turns": limit, "turns_of_right_episodes": usual,
+            "steps": steps, "share": round(share, 4), "max_turns": limit, "turns_of_right_episodes": usual,
             "success": round(observed.success, 4), "examples": shown(out),
         },
         change=f"Double max_turns, to {2 * limit}.",
@@ -205,7 +225,7 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
     if len(observed.late) < FEWEST:
         return
     share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TOKENS)
-    if share <= MOST_CUT:
+    if not _exceeds(share, observed.late, MOST_CUT):
         return
     config = observed.config
     bound = config.rollout.rollout_max_tokens

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from sparring.detectors.evidence import Episode, named, shown
+from sparring.diagnosis.histories import CHANGES
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.registry import symptom
 from sparring.diagnosis.sampling import HOT
@@ -13,40 +14,56 @@ from sparring.findings import Finding, Severity
 
 FIRST_STEPS = 2
 """Which play the policy as it came, or nearly so."""
-UNREADABLE, HARDLY_RIGHT = 0.3, 0.1
-"""Share of the turns that are calls nobody can read or are cut at their limit, and of the episodes that are right."""
+UNREADABLE, HARDLY_RIGHT, POOR = 0.3, 0.1, 0.3
+"""Share of the turns that are calls nobody can read or are cut at their limit, and of the episodes that are right: at first, and
+now."""
 UNSURE = 0.3
 """Entropy, in nats a token, of a policy that does not know what comes next."""
 
 
 @symptom("format.template")
 def template(observed: Observed) -> Iterable[Finding]:
-    """From the first step on three tenths of the turns are calls that cannot be read, or have no end, hardly an episode is right,
-    and the policy is unsure of each token: the chat template, or the format that the prompt asks for, is not the one that it
-    learned."""
+    """From the first step on three tenths of the turns are calls that cannot be read though they were not cut, or have no end
+    while the policy is unsure of each token, and hardly an episode is right, and few are now; or the chat template does not
+    continue three tenths of the turns as they were sampled. Then it, or the format that the prompt asks for, is not the one that
+    the policy learned."""
     first = observed.trained[:FIRST_STEPS]
     played = [Episode((one.step, digest.task_id), digest) for one in first for digest in one.train]
     if len(first) < FIRST_STEPS or not played or observed.is_solved or observed.config.sampling.temperature >= HOT:
         return
-    malformed, cut, entropy = (
+    malformed, cut, entropy, refused = (
         fmean(one.metrics.get(name, 0.0) for one in first)
-        for name in ("rollout/format/malformed", "rollout/truncated_turns", "rollout/logprob/entropy")
+        for name in (
+            "rollout/format/malformed",
+            "rollout/truncated_turns",
+            "rollout/logprob/entropy",
+            "rollout/breaks/splice_refused",
+        )
     )
     right = fmean(observed.succeeds(one.digest) for one in played)
-    if malformed + cut < UNREADABLE or right > HARDLY_RIGHT or entropy < UNSURE:
+    is_rewritten = refused >= UNREADABLE
+    # A call that a budget cuts cannot be read either; a policy that knows its format is sure of it.
+    is_unread = malformed - cut >= UNREADABLE or (malformed + cut >= UNREADABLE and entropy >= UNSURE)
+    if not is_rewritten and (not is_unread or right > HARDLY_RIGHT or observed.success > POOR):
         return
     yield Finding(
         rule="format.template",
         severity=Severity.WARNING,
-        symptom=f"from the first step on {malformed:.0%} of the turns were calls that cannot be read, {cut:.0%} had no end, "
-        f"and {right:.0%} of the episodes were right.",
+        symptom=f"from the first step on the chat template does not continue {refused:.0%} of the turns as they were sampled."
+        if is_rewritten
+        else f"from the first step on {malformed:.0%} of the turns were calls that cannot be read, {cut:.0%} had no end, and "
+        f"{right:.0%} of the episodes were right.",
         evidence={
+            "turns_not_continued": round(refused, 4),
             "malformed_turns": round(malformed, 4), "cut_turns": round(cut, 4), "right": round(right, 4),
             "entropy": round(entropy, 4), "examples": shown(played),
         },
-        change="Compare what the model is given with what it was trained on: its chat template, the tokens that end a turn, "
+        change=CHANGES["splice_refused"]
+        if is_rewritten
+        else "Compare what the model is given with what it was trained on: its chat template, the tokens that end a turn, "
         "and the format of calls. `sparring check RECIPE --only prompt` shows the prompt; a warm start teaches the format.",
-        confirm="rollout/format/malformed and rollout/truncated_turns are below 0.05 in the first step.",
+        confirm="rollout/format/malformed, rollout/truncated_turns and rollout/breaks/splice_refused are below 0.05 in the first "
+        "step.",
         step=observed.history.last_step,
         trajectories=named(played),
         confirm_after=1,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
-from sparring.detectors.evidence import FEWEST_EPISODES, Episode, named, shown
+from sparring.detectors.evidence import FEWEST_EPISODES, Episode, latest, named, shown
 from sparring.diagnosis.course import JUDGE_AFTER
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.registry import symptom
@@ -16,9 +17,11 @@ from sparring.types import Outcome
 FEWEST_STEPS = 3
 UNPAID = 0.2
 """Of the episodes that are right by the scorer, that earn no more than a wrong one: then the two judge by other answers."""
-NEVER_RIGHT, MOST_NEVER_RIGHT, OTHERS_RIGHT = 0.25, 0.8, 0.5
+NEVER_RIGHT, MOST_NEVER_RIGHT, OTHERS_RIGHT = 0.25, 0.9, 0.4
 """Of the groups, in which nothing is right, and of the episodes of the other groups, that are right: so far apart that the two
 are not equally hard tasks."""
+LABEL_STEPS = 10
+"""Over which groups without a right episode are counted: in five steps too few are played."""
 ALIKE = 0.8
 """Times what right groups show, that those without a right episode must show of agreement and turns to be played as these are."""
 
@@ -68,17 +71,21 @@ def _agree(played: Sequence[Episode]) -> bool:
 @symptom("reward.disagrees")
 def disagrees(observed: Observed) -> Iterable[Finding]:
     """A fifth of the episodes that the scorer calls right earn no more than wrong ones do, and others are paid: by task, the
-    reference answers of the reward are wrong; within tasks, the reward is drawn or reads some of the answers only."""
+    reference answers of the reward are wrong; within tasks, the reward is drawn or reads some of the answers only. Of the last
+    episodes, or, where hardly one of these is right any more, of all."""
     threshold = observed.history.success_threshold
-    scored = [one for one in observed.late if one.digest.score is not None]
-    right = [one for one in scored if (one.digest.score or 0.0) >= threshold]
-    wrong = [one for one in scored if (one.digest.score or 0.0) < threshold]
+    played = [one for one in observed.late if one.digest.score is not None]
+    right, wrong = _by_score(played, threshold)
+    is_late = len(right) >= FEWEST_EPISODES
+    if not is_late:
+        everything = latest(observed.history, len(observed.trained))
+        right, wrong = _by_score([one for one in everything if one.digest.score is not None], threshold)
     if len(right) < FEWEST_EPISODES or not wrong:
         return
     usual = median(one.digest.reward for one in wrong)
     unpaid = [one for one in right if one.digest.reward <= usual]
     paid = [one for one in right if one.digest.reward > usual]
-    if len(unpaid) < UNPAID * len(right) or not paid:
+    if len(unpaid) < UNPAID * len(right) or not (paid or any(one.digest.reward > usual for one in wrong)):
         return
     mixed = {one.digest.task_id for one in unpaid} & {one.digest.task_id for one in paid}
     tasks = sorted({one.digest.task_id for one in unpaid})
@@ -87,10 +94,12 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="reward.disagrees",
         severity=Severity.ERROR,
-        symptom=f"{len(unpaid) / len(right):.0%} of the last episodes that are right by the scorer earn no more than wrong ones, "
+        symptom=f"{len(unpaid) / len(right):.0%} of the {'last ' if is_late else ''}episodes that are right by the scorer earn "
+        "no more than wrong ones, "
         + (f"always the same tasks: {len(tasks)} of them." if by_task else "and others of the same tasks are paid."),
         evidence={
-            "steps": observed.late_steps, "right": len(right), "unpaid": len(unpaid), "tasks": tasks[:20],
+            "steps": observed.late_steps if is_late else [observed.trained[0].step, observed.trained[-1].step],
+            "right": len(right), "unpaid": len(unpaid), "tasks": tasks[:20],
             "tasks_of_which_some_are_paid": len(mixed), "reward_of_wrong_ones": usual, "examples": shown(unpaid),
         },
         change=f"Compare the reference answers that {judge} reads with those of the scorer, for the tasks named here."
@@ -103,19 +112,27 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
     )  # fmt: skip
 
 
+def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode], list[Episode]]:
+    """Those that are right by the scorer, and the others."""
+    right = [one for one in played if (one.digest.score or 0.0) >= threshold]
+    return right, [one for one in played if (one.digest.score or 0.0) < threshold]
+
+
 @symptom("tasks.labels")
 def labels(observed: Observed) -> Iterable[Finding]:
     """In a quarter of the groups nothing is ever right, in the others most is, and the policy plays both alike: it ends by
-    itself, after as many turns, and its episodes agree on an answer. Then the reference answers are to be looked at first."""
+    itself, after as many turns, its episodes agree on an answer, and that is another one for another task: what is too hard ends
+    in the same few guesses. Then the reference answers are to be looked at first."""
     groups: dict[object, list[Episode]] = defaultdict(list)
-    for one in observed.late:
+    for one in latest(observed.history, LABEL_STEPS):
         groups[one.group].append(one)
     never = [members for members in groups.values() if not any(observed.succeeds(one.digest) for one in members)]
     others = [members for members in groups.values() if any(observed.succeeds(one.digest) for one in members)]
     share = len(never) / len(groups) if groups else 0.0
     if (
         len(groups) < FEWEST_EPISODES
-        or not NEVER_RIGHT <= share <= MOST_NEVER_RIGHT
+        or share - math.sqrt(share * (1 - share) / len(groups)) <= NEVER_RIGHT
+        or share > MOST_NEVER_RIGHT
         or observed.config.batch.group_size < 4
     ):
         return
@@ -123,13 +140,14 @@ def labels(observed: Observed) -> Iterable[Finding]:
     ended = fmean(one.digest.outcome is Outcome.FINISHED for members in never for one in members)
     agree, usually = (fmean(map(_agreement, part)) for part in (never, others))
     turns, needed = (fmean(one.digest.num_turns for members in part for one in members) for part in (never, others))
-    answers = {_answer(members) for members in never}
+    size = min(len(never), len(others))
+    different, usual = (_variety(map(_answer, part), size) for part in (never, others))
     if (
         right < OTHERS_RIGHT
         or ended < 0.9
         or agree < ALIKE * usually
         or turns < ALIKE * needed
-        or len(answers) < len(never) / 4
+        or different < max(ALIKE * usual, size / 4)
     ):
         return
     doubtful = [one for members in never for one in members]
@@ -142,6 +160,7 @@ def labels(observed: Observed) -> Iterable[Finding]:
             "steps": observed.late_steps, "groups": len(groups), "never_right": len(never),
             "right_in_the_others": round(right, 4),
             "agreement": [round(agree, 4), round(usually, 4)], "turns": [round(turns, 2), round(needed, 2)],
+            "different_answers": [round(different, 2), round(usual, 2)],
             "answers": [[members[0].digest.task_id, _answer(members)[:100]] for members in never[:10]],
         },
         change="Compare the reference answers of the tasks named here with what their episodes agree on: probably the references "
@@ -161,3 +180,10 @@ def _answer(members: Sequence[Episode]) -> str:
 def _agreement(members: Sequence[Episode]) -> float:
     """Share of a group that ends with the same."""
     return Counter(one.digest.answer for one in members).most_common(1)[0][1] / len(members)
+
+
+def _variety(answers: Iterable[str], size: int) -> float:
+    """How many different ones `size` of the answers hold on average, drawn without replacement."""
+    counts = Counter(answers)
+    total = counts.total()
+    return sum(1 - math.comb(total - count, size) / math.comb(total, size) for count in counts.values())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import TypeAlias
 
-from sparring.detectors.evidence import Episode, mean, reward, score
+from sparring.detectors.evidence import Episode, Estimate, mean, reward, score
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible
 from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
+from sparring.history import StepRecord
 
 FEWEST = 8
 """Episodes with an advantage that a step should learn from: of fewer the next batch may teach the opposite."""
@@ -51,8 +53,8 @@ def too_small(observed: Observed) -> Iterable[Finding]:
 
 @symptom("sampling.temperature")
 def temperature(observed: Observed) -> Iterable[Finding]:
-    """Training samples at a temperature above 1.3, and is right less often than validation was of the same policy at a lower one:
-    the first step's episodes and the first validation are both of the policy that training began from. Or it samples below 0.5,
+    """Training samples at a temperature above 1.3, and is right less often than validation is of the same policy at a lower one:
+    the episodes of a step are of the policy that was validated before it. Or it samples below 0.5,
     and validation at a higher temperature stays below it: nothing is learned of what the policy says beside its favorite."""
     hot, config = observed.config.sampling.temperature, observed.config.evaluation
     if not observed.trained or observed.is_solved:
@@ -61,33 +63,53 @@ def temperature(observed: Observed) -> Iterable[Finding]:
         yield _cold(observed)
     if hot < HOT or config.val_temperature >= hot:
         return
-    first = observed.trained[0]
-    begun = [one.metrics for one in observed.validations if one.step < first.step]
-    if not begun or not first.train:
+    # What a step plays is the policy that was validated after the step before: at first the one that was given, which learning
+    # has not yet fitted to the temperature.
+    steps = {one.step: one for one in observed.trained if one.train}
+    pairs = [(one.metrics, steps[one.step + 1]) for one in observed.validations if one.step + 1 in steps]
+    for some in (pairs[:1], pairs):
+        if some and _is_worse(some):
+            break
+    else:
         return
-    is_scored = "val/score/mean" in begun[-1] and all(one.score is not None for one in first.train)
-    trained = mean([Episode((first.step, one.task_id), one) for one in first.train], score if is_scored else reward)
-    validated = begun[-1]["val/score/mean" if is_scored else "val/reward/mean"]
-    spread = max(0.1, begun[-1].get("val/reward/std", 0.5)) / math.sqrt(begun[-1].get("val/reward/num_prompts", 1.0))
-    if validated - trained.value <= LIKELY * math.hypot(trained.error, spread):
-        return
+    trained, validated, _ = _compared(some)
     yield Finding(
         rule="sampling.temperature",
         severity=Severity.WARNING,
-        symptom=f"training samples at temperature {hot:g} and began at {trained.value:.2f}, where validation of the same policy "
-        f"at {config.val_temperature:g} had {validated:.2f}.",
+        symptom=f"training samples at temperature {hot:g} and has {trained.value:.2f} in step "
+        f"{', '.join(str(step.step) for _, step in some)}; validation of the same policy at {config.val_temperature:g} has "
+        f"{validated:.2f}.",
         evidence={
-            "temperature": hot, "val_temperature": config.val_temperature, "first_step": round(trained.value, 4),
-            "first_validation": round(validated, 4),
+            "temperature": hot, "val_temperature": config.val_temperature, "training": round(trained.value, 4),
+            "validation": round(validated, 4), "steps": [step.step for _, step in some],
             "entropy": round(observed.now("rollout/logprob/entropy"), 4),
             "truncated_turns": round(observed.now("rollout/truncated_turns"), 4),
         },
         change="Sample as the policy is, at temperature 1.",
-        confirm="The first step is about as good as the first validation.",
+        confirm="The step after a validation is about as good as it.",
         step=observed.history.last_step,
         settings=possible(observed.config, {"sampling.temperature": 1.0}),
         confirm_after=1,
     )  # fmt: skip
+
+
+Pair: TypeAlias = tuple[Mapping[str, float], StepRecord]
+"""Metrics of a validation, and the step that played the same policy."""
+
+
+def _compared(pairs: Sequence[Pair]) -> tuple[Estimate, float, float]:
+    """What training has, what validation has, and the standard error of that: by the scorer where it scored all of both."""
+    played = [Episode((step.step, one.task_id), one) for _, step in pairs for one in step.train]
+    is_scored = all("val/score/mean" in one for one, _ in pairs) and all(one.digest.score is not None for one in played)
+    name = "val/score/mean" if is_scored else "val/reward/mean"
+    tasks = sum(max(1.0, one.get("val/reward/num_prompts", 1.0)) for one, _ in pairs)
+    spread = max(0.1, fmean(one.get("val/reward/std", 0.5) for one, _ in pairs))
+    return mean(played, score if is_scored else reward), fmean(one[name] for one, _ in pairs), spread / math.sqrt(tasks)
+
+
+def _is_worse(pairs: Sequence[Pair]) -> bool:
+    trained, validated, error = _compared(pairs)
+    return validated - trained.value > LIKELY * math.hypot(trained.error, error)
 
 
 def _cold(observed: Observed) -> Finding:

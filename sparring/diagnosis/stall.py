@@ -24,6 +24,7 @@ from sparring.diagnosis.course import (
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, rounded, warmer
 from sparring.diagnosis.registry import SYMPTOMS, symptom
+from sparring.diagnosis.sampling import COLD
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -95,13 +96,15 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
 @symptom("stall.groups_agree")
 def groups_agree(observed: Observed) -> Iterable[Finding]:
     """The reward stands still, or goes up and down without a rise, and in most groups all episodes earn the same, so that hardly
-    anything is learned from. What is
+    anything is learned from; or they do since play is so cold that they are the same word for word. What is
     proposed follows from how often each task succeeds; MTRL's own advice (smaller groups, more of them) is reported with what it
     would give at these numbers."""
     agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
     if agreeing < AGREEING or not observed.silent_groups_agree or observed.is_solved:
         return
-    if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)) and not _noise_hides_it(observed, agreeing):
+    is_still = is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)) or _noise_hides_it(observed, agreeing)
+    is_cold = observed.config.sampling.temperature <= COLD and bool(warmer(observed))
+    if not is_still and not is_cold:
         return
     groups = [*_tallies(observed, by_group=True).values()]
     if not groups:
@@ -126,7 +129,8 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="stall.groups_agree",
         severity=Severity.WARNING,
-        symptom=f"the reward does not rise, and in {agreeing:.0%} of the last groups all episodes earned the same.",
+        symptom=("the reward does not rise, and " if is_still else "")
+        + f"in {agreeing:.0%} of the last groups all episodes earned the same.",
         evidence=evidence,
         change=f"{change} MTRL's guide says: group_size 8 to 4 with a larger batch; `at_half_the_group_size` is what that "
         "gives here.",
@@ -278,6 +282,8 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
     late = fmean(gaps[-LATE_STEPS:]) if gaps else 0.0
     if drift is None or late > -0.05 * span or not (-drift).exceeds(LIKELY) or observed.is_solved:
         return
+    if len(observed.trained) < 2 * STALL_STEPS:
+        return  # what a rise has left over is always harder than the average
     if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
         return
     settings = _choice_of_tasks(observed)

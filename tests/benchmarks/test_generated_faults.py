@@ -34,8 +34,8 @@ def is_right(name: str, rule: str | None, **settings: float) -> bool:
 
 
 def test_the_half_that_is_held_back_is_the_one_that_was_drawn_before_the_rules() -> None:
-    held_back = sorted(one.name for one in CELLS.values() if one.is_held_back)
-    kinds = {one.fault.kind for one in CELLS.values() if one.is_held_back and one.is_broken}
+    held_back = sorted(one.name for one in CELLS.values() if one.half == "held_back")
+    kinds = {one.fault.kind for one in CELLS.values() if one.half == "held_back" and one.is_broken}
     assert (len(CELLS), len(held_back), len(kinds)) == (172, 86, 17)
     assert hashlib.sha256("\n".join(held_back).encode()).hexdigest()[:16] == "11cda831a1d521cf"
     assert set(SMOKE) <= set(CELLS)
