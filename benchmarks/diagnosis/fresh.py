@@ -37,7 +37,6 @@ TUNING: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "temperature": {"0.2": ["sampling.temperature=0.2"], "1.6": ["sampling.temperature=1.6"]},
     "contradicts": {"20": _reward("contradicts_20")},
-    "turns": {"3": ["environment.max_turns=3"]},
     HEALTHY: {f"seed-{seed}": [f"run.seed={seed}"] for seed in (11, 12, 13, 14)},
 }  # fmt: skip
 """Overrides by kind and name of the severity, as in `FRESH`."""

@@ -98,8 +98,8 @@ TASKS = 4
 CAUSES: Mapping[str, int] = {
     "system.": 0, "environment.": 0, "clients.": 0, "histories.": 0,
     "optimizer.": 1, "stall.collapse": 1, "stall.nothing_moves": 1,
-    "format.": 2, "reward.": 2, "tools.": 2, "sampling.": 2, "evaluation.all_zero": 2,
-    "budgets.": 3,
+    "format.": 2, "reward.": 2, "tools.": 2, "sampling.": 2,
+    "budgets.": 3, "evaluation.all_zero": 3,
     "system.filtered": TASKS,
     "system.memory": 5,
 }  # fmt: skip

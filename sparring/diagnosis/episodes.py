@@ -185,7 +185,8 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
     """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles; or the first ones
     did, and right episodes still need every turn: the policy has learned to answer before it knows. Proposed are twice as many:
-    what the others need is not seen, since they were cut. An error where most are cut and none is right."""
+    what the others need is not seen, since they were cut. An error where most are cut, none is right and they do not repeat
+    themselves."""
     limit = _max_turns(observed)
     if len(observed.late) < FEWEST or limit is None:
         return
@@ -200,10 +201,12 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
     if not _exceeds(share, played, MOST_OUT_OF_TURNS):
         return
     when = "last" if played is observed.late else "first"
+    loops, _ = _share(observed.late, lambda digest: _repeats(digest) >= LOOP)
+    is_hopeless = when == "last" and loops < MANY and _is_hopeless(observed, share)
     section = "agent" if observed.config.agent.is_foreign else "environment"
     yield Finding(
         rule="budgets.turns_in_training",
-        severity=Severity.ERROR if when == "last" and _is_hopeless(observed, share) else Severity.WARNING,
+        severity=Severity.ERROR if is_hopeless else Severity.WARNING,
         symptom=f"{share:.0%} of the {when} episodes used up their {limit} turns without an answer"
         + ("." if when == "last" else ", and those that are right use all of them now."),
         evidence={

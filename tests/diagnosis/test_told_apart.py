@@ -1,0 +1,200 @@
+"""What sets a fault apart from what looks like it: a share of few episodes from one above its bound, wrong references from hard
+tasks, a budget from something broken, a wrong template from a policy that has not learned yet."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sparring.algorithms.losses import Tokens
+from sparring.algorithms.objective import Objective
+from sparring.diagnosis import diagnosed
+from sparring.findings import Severity
+from sparring.history import Digest
+from sparring.types import Json, Outcome
+from tests.diagnosis.made import config, rises, run, said
+
+CUT = "budgets.turn_tokens_in_training"
+OUT_OF_TURNS = "budgets.turns_in_training"
+
+
+def of(digest: Digest, member: int) -> bool:
+    """Whether it is this member of its group."""
+    return digest.id.endswith(f"/{member}.0")
+
+
+def number(digest: Digest) -> int:
+    return int(digest.task_id.split("-")[1])
+
+
+def first_rule(observed) -> tuple[str | None, Mapping[str, Json]]:
+    first = diagnosed("runs/x", observed).first
+    return (None, {}) if first is None else (first.rule, first.settings)
+
+
+def test_a_share_of_cut_episodes_speaks_once_it_is_above_its_bound_for_sure() -> None:
+    def cut(every: int) -> Callable[[Digest, int], Digest]:
+        return lambda digest, step: replace(digest, num_cut=int(of(digest, 0) and number(digest) % every == 0))
+
+    # Of 240 late episodes 20 are cut: 8.3 % +- 1.8 %, within two errors of 5 %. Then 40: 17 %.
+    assert CUT not in said(run(rises(0.3, 0.7), change=cut(2), num_tasks=64))
+    assert CUT in said(run(rises(0.3, 0.7), change=lambda digest, step: replace(digest, num_cut=int(of(digest, 0)))))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.MAX_TOKENS, Outcome.MAX_TURNS])
+def test_where_most_episodes_are_cut_and_none_is_right_the_budget_comes_before_whatever_may_be_broken(
+    outcome: Outcome,
+) -> None:
+    rule, key = {
+        Outcome.MAX_TOKENS: (CUT, "sampling.sampling_max_tokens"),
+        Outcome.MAX_TURNS: (OUT_OF_TURNS, "environment.max_turns"),
+    }[outcome]
+
+    def cut(digest: Digest, step: int) -> Digest:
+        is_cut = int(digest.id[-3]) < 4  # four of six
+        return replace(digest, num_cut=int(is_cut and rule == CUT), outcome=outcome if is_cut else digest.outcome)
+
+    def observed(entropy: float):
+        return run(
+            0.0,
+            change=cut,
+            validations={0: 0.0, 10: 0.0, 20: 0.0},
+            metrics=lambda step: {"rollout/logprob/entropy": entropy},
+        )
+
+    assert first_rule(observed(0.05)) == (rule, {key: 64 if rule == CUT else 10})
+    assert said(observed(0.05))[rule].severity is Severity.ERROR
+    # Of a policy that is unsure of each token, being cut is a consequence.
+    assert said(observed(2.0))[rule].severity is Severity.WARNING
+
+
+def test_episodes_that_go_round_in_circles_do_not_want_turns() -> None:
+    def loops(digest: Digest, step: int) -> Digest:
+        return replace(digest, calls=digest.calls * 4, num_turns=5, outcome=Outcome.MAX_TURNS)
+
+    observed = run(
+        0.0, change=loops, validations={0: 0.0, 20: 0.0}, metrics=lambda step: {"rollout/logprob/entropy": 0.05}
+    )
+    assert first_rule(observed) == ("evaluation.all_zero", {})
+
+
+def test_a_policy_that_learned_to_answer_before_its_turns_are_used_up_still_wants_turns() -> None:
+    def gives_up(turns: int) -> Callable[[Digest, int], Digest]:
+        def change(digest: Digest, step: int) -> Digest:
+            is_out = step <= 2 and digest.reward == 0
+            ended = Outcome.MAX_TURNS if is_out else Outcome.FINISHED
+            return replace(digest, num_turns=5 if is_out else turns, outcome=ended)
+
+        return change
+
+    # Right episodes use all five turns that there are, or three of them.
+    assert said(run(0.3, change=gives_up(5)))[OUT_OF_TURNS].settings == {"environment.max_turns": 10}
+    assert OUT_OF_TURNS not in said(run(0.3, change=gives_up(3)))
+    assert OUT_OF_TURNS not in said(run(0.95, change=gives_up(5)))
+
+
+def test_hard_tasks_that_end_in_the_same_few_guesses_are_not_wrong_references() -> None:
+    def labels(guess: Callable[[Digest], str]) -> Callable[[Digest, int], Digest]:
+        """Every other task is never right, though its episodes agree."""
+
+        def change(digest: Digest, step: int) -> Digest:
+            is_wrong = number(digest) % 2 == 1
+            answer = guess(digest) if is_wrong else f"ans {number(digest)}"
+            values = {"reward": 0.0, "score": 0.0} if is_wrong else {}
+            return replace(digest, answer=answer, said=(answer,), **values)
+
+        return change
+
+    assert "tasks.labels" in said(run(0.8, change=labels(lambda digest: f"ans {number(digest)}")))
+    assert "tasks.labels" not in said(run(0.8, change=labels(lambda digest: f"ans {number(digest) % 8}")))
+
+
+def test_hot_sampling_is_seen_by_all_validations_where_the_first_is_too_few_tasks() -> None:
+    def observed(validated: float):
+        return run(
+            0.02, validations=dict.fromkeys((0, 5, 10, 15), validated), more=["sampling.temperature=1.5"],
+        )  # fmt: skip
+
+    # Of 48 tasks 0.1 +- 0.043 beside 0.02 +- 0.02 is no difference; of 192 it is more than two errors.
+    assert "sampling.temperature" in said(observed(0.1))
+    assert "sampling.temperature" not in said(observed(0.03))
+
+
+def test_cold_groups_that_are_equal_word_for_word_ask_for_a_warmer_temperature_though_the_reward_goes_up_and_down() -> (
+    None
+):
+    def observed(temperature: float):
+        return run(
+            lambda step, task: float((task * 7 + step) % 3 > 0) if step < 18 else 1.0,
+            change=lambda digest, step: replace(digest, said=("ans c",)), steps=14,
+            more=[f"sampling.temperature={temperature}"],
+        )  # fmt: skip
+
+    found = diagnosed("runs/x", observed(0.1))
+    assert found.first is not None
+    assert found.first.settings == {"sampling.temperature": 1.0}
+
+
+def test_a_template_that_does_not_continue_what_was_sampled_is_named_whatever_the_success() -> None:
+    def observed(refused: float):
+        return run(rises(0.3, 0.6), metrics=lambda step: {"rollout/breaks/splice_refused": refused})
+
+    assert first_rule(observed(0.6)) == ("format.template", {})
+    assert "format.template" not in said(observed(0.1))
+
+
+@pytest.mark.parametrize(
+    ("malformed", "cut", "now", "is_named"),
+    [
+        (0.6, 0.0, 0.02, True),  # calls that cannot be read, of a policy that is sure of them
+        (0.6, 0.6, 0.02, False),  # since they are cut
+        (0.6, 0.0, 0.5, False),  # at first; it has learned since
+    ],
+)
+def test_calls_that_cannot_be_read_are_the_template_where_they_were_not_cut_and_are_not_unlearned(
+    malformed: float, cut: float, now: float, is_named: bool
+) -> None:
+    told = {
+        "rollout/format/malformed": malformed, "rollout/truncated_turns": cut, "rollout/logprob/entropy": 0.1,
+    }  # fmt: skip
+    observed = run(lambda step, task: 0.02 if step <= 2 else now, metrics=lambda step: told)
+    assert ("format.template" in said(observed)) is is_named
+
+
+def test_a_reward_that_taught_other_answers_disagrees_though_no_late_episode_is_right_any_more() -> None:
+    def change(digest: Digest, step: int) -> Digest:
+        """Right ones earn nothing, some wrong ones are paid; after ten steps none is right."""
+        is_right = digest.reward == 1 and step <= 10
+        return replace(digest, score=float(is_right), reward=0.0 if is_right else float(of(digest, 0)))
+
+    assert "reward.disagrees" in said(run(0.5, change=change))
+
+
+def test_what_a_rise_has_left_over_is_harder_than_the_average_and_no_symptom_yet() -> None:
+    def gap(step: int) -> dict[str, float]:
+        return {"rollout/reward/mean": 0.7, "rollout/reward/valid_mean": 0.7 - 0.02 * step}
+
+    assert "signal.valid_below_mean" in said(run(0.7, metrics=gap, steps=24))
+    assert "signal.valid_below_mean" not in said(run(0.7, metrics=gap, steps=14))
+
+
+@pytest.mark.parametrize("loss_fn", ["cispo", "importance_sampling"])
+@pytest.mark.parametrize("moved", [0.41, 0.93])
+def test_what_the_default_mask_leaves_out_of_stale_tokens_is_reported(loss_fn: str, moved: float) -> None:
+    more = [f"algorithm.loss_fn={loss_fn}", "rollout.max_steps_off_policy=2"]
+    correction = config(*more).off_policy_correction
+    assert correction == "geometric_mask"
+    # A hundred trajectories of ten tokens; in some of them each token has become likelier by 2 %.
+    trajectory = torch.arange(100).repeat_interleave(10)
+    sampled = torch.full((1000,), -1.0)
+    new = sampled + 0.02 * (trajectory < round(100 * moved))
+    tokens = Tokens(logprobs_M=new, old_M=sampled, advantages_M=torch.ones(1000), trajectory_M=trajectory)
+    _, metrics = Objective.from_config(loss_fn, {"off_policy_correction": correction})(tokens, sampled_M=sampled)
+    told = {
+        f"training/{name}": metrics[name].mean().item() for name in ("correction/weight", "correction/changed_fraction")
+    }
+    assert told["training/correction/changed_fraction"] == pytest.approx(moved)
+    found = said(run(rises(0.3, 0.7), metrics=lambda step: {**told, "training/staleness_max": 2.0}, more=more))
+    assert found["system.stale"].settings == {"rollout.max_steps_off_policy": 1}
+    assert found["system.stale"].evidence["changed_by_the_correction"] == pytest.approx(moved, abs=1e-3)
