@@ -21,6 +21,10 @@ _COUNTERS = frozenset(
     ).split()
 )
 """Words of names under which something may be counted or logged at a call that is refused."""
+_HISTORIES = frozenset(
+    ["history", "log", "event", "audit", "time", "clock", "updated", "modified", "version", "revision", "changed", "next", "turn",
+     "move", "step", "call", "request", "last"]
+)  # fmt: skip
 _DOCUMENTED_TEXTS = (
     "round", "trunc", "cut", "first", "at most", "lower", "upper", "case", "trim", "strip", "ascii", "accent", "max", "up to",
     "limit", "normal", "short", "slug", "characters", "hash", "abbrev", "summar", "clean",
@@ -43,7 +47,7 @@ async def writes_lost(subject: Subject) -> Iterable[Finding]:
     says so; and where a tool fails in its own code at a legal text.
     """
     found: list[Finding] = []
-    for bench in await _unspoilt(subject):
+    for bench in await unspoilt(subject):
         for probe in bench.probes:
             if probe.parameter is None:
                 continue
@@ -55,7 +59,7 @@ async def writes_lost(subject: Subject) -> Iterable[Finding]:
             )
             if finding is not None:
                 found.append(finding)
-    return _first_of_each(found)
+    return first_of_each(found)
 
 
 def _base_of(bench: Bench, probe: Probe) -> Probe | None:
@@ -187,7 +191,7 @@ async def writes_reach(subject: Subject) -> Iterable[Finding]:
     stems = ("all\\b", "every", "each", "folder", "director", "recurs", "begin", "start", "prefix", "match", "pattern", "contain",
              "relat", "link", "depend", "children", "group", "whole", "duplicate", "cascad", "everything", "both", "swap",
              "others", "rest\\b", "along with", "together", "merge")  # fmt: skip
-    for bench in await _unspoilt(subject):
+    for bench in await unspoilt(subject):
         for probe in bench.probes:
             keys = bench.keys(probe.call)
             if probe.is_refused or probe.ended or not keys or not probe.changes:
@@ -212,7 +216,7 @@ async def writes_reach(subject: Subject) -> Iterable[Finding]:
                     confirm=AGAIN,
                 )
             )  # fmt: skip
-    return _first_of_each(found)
+    return first_of_each(found)
 
 
 def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]] | None:
@@ -255,11 +259,13 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
     half of the work was done before something was looked up. Counted attempts and logs are fine.
     """
     found = []
-    for bench in await _unspoilt(subject):
+    for bench in await unspoilt(subject):
         for probe in bench.probes:
             if not probe.is_refused or probe.ended:
                 continue
-            changes = [one for one in probe.changes if not _is_counted(bench, one)]
+            changes = [one for one in probe.changes if not _is_counted(one)]
+            # A tool that gives no answer afterwards may be locked on purpose.
+            changes = [one for one in changes if one.path[0] == STATE or one.after is not None]
             if not changes or documents(
                 bench, probe.call.tool, "attempt", "penal", "lock", "log", "count", "costs?\\b", "tries"
             ):
@@ -278,13 +284,18 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
                     confirm=AGAIN,
                 )
             )  # fmt: skip
-    return _first_of_each(found)
+    return first_of_each(found)
 
 
-def _is_counted(bench: Bench, change: Change) -> bool:
+def _is_counted(change: Change) -> bool:
     """Whether a change is a number one more or less, or stands under the name of something that is counted or logged."""
     is_step = is_number(change.before) and is_number(change.after) and abs(change.after - change.before) == 1
     return is_step or bool(name_words(change.path[1:]) & _COUNTERS)
+
+
+def is_history(change: Change) -> bool:
+    """Whether a change stands under the name of a log or of a time."""
+    return bool(name_words(change.path[1:]) & _HISTORIES)
 
 
 @check("environment.stale_reads", needs=("environment",))
@@ -297,7 +308,7 @@ async def stale_reads(subject: Subject) -> Iterable[Finding]:
     another one in the final state.
     """
     found = []
-    for bench in await _unspoilt(subject):
+    for bench in await unspoilt(subject):
         with subject.timing.as_far_as_it_goes():
             for base in (one for some in bench.bases.values() for one in some):
                 if base.ended:
@@ -307,8 +318,8 @@ async def stale_reads(subject: Subject) -> Iterable[Finding]:
                 late = [one for one in late if one.path[0] != STATE]
                 if late:
                     found.append(_stale(bench, base, late))
-    found += _unseen(await _unspoilt(subject))
-    return _first_of_each(found)
+    found += _unseen(await unspoilt(subject))
+    return first_of_each(found)
 
 
 def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
@@ -405,12 +416,12 @@ async def carried_over(subject: Subject) -> Iterable[Finding]:
     return ()
 
 
-async def _unspoilt(subject: Subject) -> list[Bench]:
+async def unspoilt(subject: Subject) -> list[Bench]:
     """The probes of tasks whose episodes leave nothing behind: elsewhere no two of them can be compared."""
     return [bench for bench in await benches(subject) if not bench.carried]
 
 
-def _first_of_each(findings: list[Finding]) -> list[Finding]:
+def first_of_each(findings: list[Finding]) -> list[Finding]:
     """One finding for each symptom up to its values."""
     kinds: dict[str, Finding] = {}
     for one in findings:

@@ -94,6 +94,8 @@ class Bench:
     known: Known = field(default_factory=Known)
     opening: tuple[Call, ...] = ()
     readers: tuple[Call, ...] = ()
+    writing: frozenset[str] = frozenset()
+    """The tools that write, and those of which no legal call was found: they may."""
     first: View = field(default_factory=lambda: View({}))
     """What is read before anything is written."""
     bases: dict[str, list[Probe]] = field(default_factory=dict)
@@ -207,6 +209,11 @@ class _Deadline:
         return time.process_time() > self._processor or time.monotonic() > self._clock
 
 
+def is_number_part(part: Mapping[str, Json], *, whole: bool) -> bool:
+    """Whether a schema takes numbers; with `whole` False, those with a fraction."""
+    return _kind(part) == "number" or (whole and _kind(part) == "integer")
+
+
 async def benches(subject: Subject) -> list[Bench]:
     """Probes of the writing tools in a few tasks; made once."""
     if "benches" not in subject.shared:
@@ -221,7 +228,8 @@ async def benches(subject: Subject) -> list[Bench]:
                 bench = Bench(subject, task)
                 if await _prepare(bench, writing):
                     made.append(bench)
-                    await _probe(bench, writing, ends)
+                    await _probe(bench, ends)
+                    made += await _set_up(bench, ends)
     return subject.shared["benches"]
 
 
@@ -242,7 +250,8 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
         if before and not await _works_alone(bench, name):
             opening |= {str(one): one for one in before}
     bench.opening = tuple(opening.values())[:6]
-    calls = [one for name in subject.tools if name not in writing and found.legal(name) for one in _reads(bench, name)]
+    reading = [name for name in subject.tools if name not in writing and found.legal(name)]
+    calls = [one for name in reading for one in _reads(bench, name)]
     own = copy.deepcopy(task)
     answers: list[dict[str, str]] = []
     async with subject.opened(own) as environment:
@@ -259,10 +268,33 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
             calls = [one for one in calls if one.tool != name or not is_nothing(answers[0].get(str(one), ""))]
     steady = [one for one in calls if str(one) in answers[0] and answers[0][str(one)] == answers[1].get(str(one))]
     bench.readers = tuple(_some_of_each(steady))
-    looked = [(await bench.played([LOOK])).views[0] for _ in range(2)]
-    same = {path: value for path, value in looked[0].leaves.items() if looked[1].leaves.get(path) == value}
-    bench.first = View(same)
-    return len(same) == len(looked[0].leaves) == len(looked[1].leaves)
+    bench.writing = frozenset(name for name in subject.tools if name not in reading)
+    if not await _look_twice(bench):
+        return False
+    # What was never asked in a way that changes something does it when it is asked for two things that differ.
+    others = {
+        name for name in reading if bench.schema(name).get("properties") and await _changes_something(bench, name)
+    }
+    bench.writing |= others
+    bench.readers = tuple(one for one in bench.readers if one.tool not in others)
+    return await _look_twice(bench)
+
+
+async def _look_twice(bench: Bench) -> bool:
+    """Read what there is at first; whether it is the same in two episodes."""
+    bench.first, again = [(await bench.played([LOOK])).views[0] for _ in range(2)]
+    return not bench.first.changes_to(again)
+
+
+async def _changes_something(bench: Bench, tool: str) -> bool:
+    readers = bench.readers
+    bench.readers = tuple(one for one in readers if one.tool != tool)
+    try:
+        calls = _combined(bench, tool)[: MOST_COMBINED // 2]
+        before, after = (await bench.played([LOOK, *calls, LOOK])).views
+    finally:
+        bench.readers = readers
+    return bool(before.changes_to(after))
 
 
 async def _works_alone(bench: Bench, tool: str) -> bool:
@@ -298,11 +330,31 @@ def _some_of_each(calls: Sequence[Call]) -> Iterator[Call]:
     return itertools.islice((one for some in by_tool.values() for one in some[:each]), MOST_VIEWED)
 
 
-async def _probe(bench: Bench, writing: frozenset[str], ends: _Deadline) -> None:
-    """Probe the tools that write, and those of which no legal call was found: they may."""
-    names = [name for name in bench.subject.tools if name in writing or not _legal(bench, name)]
+async def _set_up(bench: Bench, ends: _Deadline) -> list[Bench]:
+    """The same with something done before, for tools that change nothing at first: what nobody has borrowed cannot come back."""
+    found: list[Bench] = []
+    idle = set(bench.writing - bench.bases.keys())
+    for bases in list(bench.bases.values()):
+        if not idle or ends.is_over or bases[0].ended:
+            break
+        other = Bench(
+            bench.subject, bench.task, copy.deepcopy(bench.known), (*bench.opening, bases[0].call), bench.readers
+        )
+        other.known.add_text(bases[0].result.content, f"result of {bases[0].call.tool}")
+        other.known.add_legal(bases[0].call.arguments)
+        other.writing = frozenset(idle)
+        if await _look_twice(other):
+            await _probe(other, ends)
+            if other.bases:
+                found.append(other)
+                idle -= other.bases.keys()
+    return found
+
+
+async def _probe(bench: Bench, ends: _Deadline) -> None:
+    """Probe the tools that write."""
     try:
-        for name in names:
+        for name in (name for name in bench.subject.tools if name in bench.writing):
             if not ends.is_over:
                 await _find_bases(bench, name)
         varied = [_variations(bench, probe) for found in list(bench.bases.values()) for probe in found[:1]]
@@ -358,20 +410,12 @@ async def _find_keys(bench: Bench, base: Probe) -> None:
 
 async def _candidates(bench: Bench, tool: str) -> list[Call]:
     """Calls that are likely to change something: values unlike each other and unlike those that are there."""
-    schema = bench.schema(tool)
-    required = [name for name in schema.get("properties", {}) if name in schema.get("required", ())]
     legal = [one.call for one in _legal(bench, tool)]
-    pools = {
-        name: bench.choices(tool, name)[:8]
-        for name in dict.fromkeys((*required, *(legal[0].arguments if legal else ())))
-    }
-    if not pools:
+    apart = _combined(bench, tool)
+    if not apart:
         return legal[:1] or [Call(tool, {})]
     own = [Call(tool, {**one.arguments, **_other_values(bench, one)}) for one in legal]
     calls = {str(one): one for one in (*own, *legal)}
-    ranks = sorted(itertools.islice(itertools.product(*(range(len(one)) for one in pools.values())), 4096), key=sum)
-    combined = (Call(tool, {name: pools[name][rank] for name, rank in zip(pools, one, strict=True)}) for one in ranks)
-    apart = [one for one in combined if _are_apart(one) and bench.is_allowed(one)]
     own_environment = await bench.played(apart[:MOST_COMBINED])
     for one, result in zip(apart, own_environment.results, strict=False):
         if not refuses(result, one.arguments):
@@ -379,6 +423,20 @@ async def _candidates(bench: Bench, tool: str) -> list[Call]:
             calls |= {str(two): two for two in (other, one)}
     calls |= {str(one): one for one in apart[:2]}
     return [one for one in calls.values() if bench.is_allowed(one)]
+
+
+def _combined(bench: Bench, tool: str) -> list[Call]:
+    """Calls with likely values, no two of them the same, the likeliest first."""
+    schema = bench.schema(tool)
+    required = [name for name in schema.get("properties", {}) if name in schema.get("required", ())]
+    legal = [one.call for one in _legal(bench, tool)]
+    pools = {
+        name: bench.choices(tool, name)[:8]
+        for name in dict.fromkeys((*required, *(legal[0].arguments if legal else ())))
+    }
+    ranks = sorted(itertools.islice(itertools.product(*(range(len(one)) for one in pools.values())), 4096), key=sum)
+    combined = (Call(tool, {name: pools[name][rank] for name, rank in zip(pools, one, strict=True)}) for one in ranks)
+    return [one for one in combined if one.arguments and _are_apart(one) and bench.is_allowed(one)]
 
 
 def _are_apart(call: Call) -> bool:

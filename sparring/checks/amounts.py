@@ -1,0 +1,336 @@
+"""Numbers that tools move and limit: nothing comes from nothing, and limits are where they are said to be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sparring.checks.effects import AGAIN, first_of_each, unspoilt
+from sparring.checks.explore import Call
+from sparring.checks.probes import LOOK, Bench, Probe, documents, is_number_part
+from sparring.checks.registry import check
+from sparring.checks.scripted import saying
+from sparring.checks.stored import is_number, stores
+from sparring.checks.subject import Subject
+from sparring.checks.views import STATE, Change, Path
+from sparring.environments import answer
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+_DECIMALS = (0.1, 0.2, 19.99, 4.35)
+"""Whose sums are no short decimal fractions in binary."""
+
+
+@check("environment.amounts", needs=("environment",))
+async def amounts(subject: Subject) -> Iterable[Finding]:
+    """Numbers that tools move stay the same in sum, and can be compared.
+
+    A warning where a number goes from one thing to another named by the same call and what one loses is not what the other
+    gains, or where the payer and the payee are one and it gets richer; where a tool that turns down 0 or what is too much takes a
+    negative amount and moves it the other way; and where sums of decimals stand in the final state as 0.30000000000000004 and the
+    scorer compares exactly. Fees and rates that the description names are believed. Round what is stored, or count in cents.
+    """
+    found: list[Finding] = []
+    with subject.timing.as_far_as_it_goes():
+        for bench in await unspoilt(subject):
+            for probe in bench.probes:
+                if not probe.is_refused and not probe.ended and probe.changes:
+                    found += _moved(bench, probe)
+            found += _negative(bench)
+            for bases in list(bench.bases.values()):
+                found += await _inexact(subject, bench, bases[0])
+    return first_of_each(found)
+
+
+def _finding(bench: Bench, probe: Probe, symptom: str, change: str, changes: Iterable[Change]) -> Finding:
+    return Finding(
+        rule="environment.amounts",
+        severity=Severity.WARNING,
+        symptom=symptom,
+        evidence={
+            "task": bench.task.id, "call": str(probe.call), "answer": probe.result.content[:200],
+            "changed": [one.as_json() for one in list(changes)[:8]],
+        },
+        change=change,
+        confirm=AGAIN,
+    )  # fmt: skip
+
+
+def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
+    """Two things named by a call, of which one loses another number than the other gains."""
+    tool = probe.call.tool
+    keys = bench.keys(probe.call)
+    names = [str(probe.call.arguments[key]) for key in keys]
+    if len(keys) < 2 or documents(
+        bench, tool, "fee", "rate", "exchange", "commission", "percent", "tax", "convert", "charge", "cost"
+    ):
+        return
+    numbers = [one for one in probe.changes if is_number(one.before) and is_number(one.after)]
+    if len(set(names)) == 1:
+        richer = [one for one in numbers if one.path[0] == STATE and names[0] in one.path]
+        if richer and all(_is_given(probe, abs(one.after - one.before)) for one in richer) and len(richer) == 1:
+            yield _finding(
+                bench, probe, f"{tool} from {names[0]!r} to itself changes {'/'.join(richer[0].path)}.",
+                "Refuse what goes from one thing to itself, or read both values before writing one.", richer,
+            )  # fmt: skip
+        return
+    by_place: dict[Path, dict[str, Change]] = {}
+    for one in numbers:
+        for name in names:
+            if name in one.path and sum(other in one.path for other in names) == 1:
+                place = tuple("*" if part == name else part for part in one.path)
+                by_place.setdefault(place, {})[name] = one
+    for place, changed in by_place.items():
+        for name in set(names) - changed.keys():
+            path = tuple(name if part == "*" else part for part in place)
+            if is_number(bench.first.leaves.get(path)):
+                changed[name] = Change(path, bench.first.leaves[path], bench.first.leaves[path])
+        if len(changed) != 2:
+            continue
+        first, second = (one.after - one.before for one in changed.values())
+        is_given = _is_given(probe, abs(first)) or _is_given(probe, abs(second))
+        if first * second <= 0 and is_given and not math.isclose(first, -second, rel_tol=1e-6, abs_tol=1e-6):
+            yield _finding(
+                bench, probe, f"{tool} takes {abs(min(first, second)):g} from one and gives {max(first, second):g} to the other.",
+                "Add to one what is taken from the other, or describe the fee.", changed.values(),
+            )  # fmt: skip
+            return
+
+
+def _is_given(probe: Probe, number: float) -> bool:
+    return any(is_number(one) and math.isclose(abs(one), number) for one in probe.call.arguments.values())
+
+
+def _negative(bench: Bench) -> Iterator[Finding]:
+    """Tools that turn down some amount and take a negative one, which moves the other way."""
+    for probe in bench.probes:
+        name, value = probe.parameter, probe.value
+        if name is None or not is_number(value) or value >= 0 or name in bench.keys(probe.call) or probe.is_refused:
+            continue
+        tool = probe.call.tool
+        others = [
+            one for one in bench.probes if one.call.tool == tool and one.parameter == name and is_number(one.value)
+        ]
+        is_guarded = any(one.is_refused and one.value >= 0 for one in others)
+        is_promised = documents(
+            bench, tool, "more than 0", "positive", "greater than (?:0|zero)", "at least 1", "above (?:0|zero)"
+        )
+        if not (is_guarded or is_promised):
+            continue
+        if documents(bench, tool, "negative", "minus", "correct", "adjust", "delta", "signed", "relative"):
+            continue
+        base = next((one for one in bench.bases.get(tool, ()) if name in one.call.arguments), None)
+        moved = _moves(bench, base, name) if base is not None else {}
+        other_way = [
+            one
+            for one in probe.changes
+            if one.path in moved and is_number(one.before) and is_number(one.after)
+            and (one.after - one.before) * moved[one.path] < 0 and stores(one, value)
+        ]  # fmt: skip
+        if other_way:
+            yield _finding(
+                bench, probe, f"{tool} takes a negative {name}: {'/'.join(other_way[0].path)} moves the other way.",
+                f"Refuse a {name} below 0, in the code and in the schema (Bounded(ge=...)).", other_way,
+            )  # fmt: skip
+
+
+def _moves(bench: Bench, base: Probe, name: str) -> Mapping[Path, float]:
+    """Where a number is added or taken away by a call, and how much."""
+    value = base.call.arguments[name]
+    return {
+        one.path: one.after - one.before
+        for one in base.changes
+        if is_number(one.before) and is_number(one.after) and is_number(value)
+        and math.isclose(abs(one.after - one.before), abs(value), rel_tol=1e-6) and one.after != value
+    }  # fmt: skip
+
+
+async def _inexact(subject: Subject, bench: Bench, base: Probe) -> list[Finding]:
+    """Sums of decimals in the final state, which a scorer compares exactly."""
+    properties = bench.schema(base.call.tool).get("properties", {})
+    names = [name for name in base.call.arguments if is_number_part(properties.get(name, {}), whole=False)]
+    for name in names:
+        calls = [Call(base.call.tool, {**base.call.arguments, name: one}) for one in _DECIMALS]
+        played = await bench.played([step for one in calls if bench.is_allowed(one) for step in (one, LOOK)])
+        noisy = [
+            Change(path, bench.first.leaves.get(path), value)
+            for view in played.views
+            for path, value in view.leaves.items()
+            if path[0] == STATE and isinstance(value, float) and value != round(value, 6)
+            and math.isclose(value, round(value, 2), rel_tol=1e-12)
+        ]  # fmt: skip
+        if noisy and await _compares_exactly(subject, bench.task, noisy[0].path[1:]):
+            where = "/".join(noisy[0].path)
+            probe = replace(base, call=calls[1], result=played.results[1])
+            symptom = f"{base.call.tool} leaves {noisy[0].after!r} in {where} after decimals, and the scorer compares exactly."
+            return [
+                _finding(bench, probe, symptom, "Round what is stored or compared, or count in whole cents.", noisy)
+            ]
+    return []
+
+
+async def _compares_exactly(subject: Subject, task: Task, path: Path) -> bool:
+    """Whether the scorer takes the expected state and not one whose number at the path is one bit larger."""
+    if subject.scorer is None:
+        return False
+    played = await subject.play(task, saying("idle", [answer("done")]), judged=False)
+    for expected in task.fields.values():
+        if not isinstance(expected, dict) or not is_number(_at(expected, path)) or isinstance(_at(expected, path), int):
+            continue
+        right = await subject.ask_judge("scorer", replace(played, final_state=expected))
+        near = await subject.ask_judge("scorer", replace(played, final_state=_nudged(expected, path)))
+        if right.value > near.value:
+            return True
+    return False
+
+
+def _at(value: Json, path: Path) -> Json:
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _nudged(value: Json, path: Path) -> Json:
+    if not path:
+        return math.nextafter(value, math.inf)
+    return {key: _nudged(item, path[1:]) if key == path[0] else item for key, item in value.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A number that is said to be the least or the most that is taken."""
+
+    tool: str
+    name: str
+    number: float
+    is_most: bool
+    of_text: bool
+    """In characters."""
+    is_schema: bool
+    said: str
+
+
+@check("environment.limits", needs=("environment",))
+async def limits(subject: Subject) -> Iterable[Finding]:
+    """Limits are where the schema and the description put them.
+
+    Bounds of the schema, and words such as "at most 20 characters", "1 to 12" or "more than 0" in what is said about an
+    argument, are tried: the last value within, the one before it, and the first value beyond. A warning where the last is
+    refused in every task while its neighbours are taken, or where what is beyond is taken and stored.
+    """
+    outcomes: dict[_Limit, list[dict[str, Json]]] = {}
+    beyond: dict[_Limit, dict[str, Json]] = {}
+    with subject.timing.as_far_as_it_goes():
+        for bench in await unspoilt(subject):
+            for bases in list(bench.bases.values()):
+                for limit in _limits(bench, bases[0]):
+                    within, over = await _tried(bench, bases[0], limit)
+                    outcomes.setdefault(limit, []).append(within)
+                    if over is not None:
+                        beyond.setdefault(limit, over)
+    found = []
+    for limit, tried in outcomes.items():
+        if len(tried) >= 2 and all(one["last"] == "refused" and one["inside"] == "taken" for one in tried):
+            found.append(
+                _limit_finding(
+                    limit, f"{limit.tool} refuses {limit.name} {limit.number:g}, which {limit.said}.", tried[0]
+                )
+            )
+    found += [
+        _limit_finding(one, f"{one.tool} takes {one.name} beyond {one.number:g}, although {one.said}.", seen)
+        for one, seen in beyond.items()
+    ]
+    return first_of_each(found)
+
+
+def _limit_finding(limit: _Limit, symptom: str, evidence: Mapping[str, Json]) -> Finding:
+    return Finding(
+        rule="environment.limits",
+        severity=Severity.WARNING,
+        symptom=symptom,
+        evidence=evidence,
+        change=f"Have the code of {limit.tool} and what is said about {limit.name} agree.",
+        confirm=AGAIN,
+    )
+
+
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+_MOST = re.compile(
+    rf"(?:at most|up to|no more than|maximum(?: of)?|not more than|max\.?) {_NUMBER}( characters| letters)?", re.I
+)
+_LEAST = re.compile(
+    rf"(?:at least|no less than|minimum(?: of)?|not less than|from) {_NUMBER}\b(?! characters| letters)", re.I
+)
+_ABOVE = re.compile(r"more than (?:0|zero)|greater than (?:0|zero)|above (?:0|zero)|\bpositive\b", re.I)
+_RANGE = re.compile(rf"(?<![-\d]){_NUMBER} ?(?:to|-|–|and) ?{_NUMBER}(?![-\d])")
+
+
+def _limits(bench: Bench, base: Probe) -> Iterator[_Limit]:
+    """The limits of the arguments of a tool."""
+    properties = bench.schema(base.call.tool).get("properties", {})
+    tool = base.call.tool
+    for name, value in base.call.arguments.items():
+        part = properties.get(name, {})
+        if "enum" in part or (name in bench.keys(base.call) and isinstance(value, str)):
+            continue
+        text = str(part.get("description", ""))
+        if is_number(value):
+            for keyword, is_most in (("minimum", False), ("maximum", True)):
+                if keyword in part:
+                    yield _Limit(tool, name, part[keyword], is_most, False, True, "the schema allows")
+            for pattern, is_most in ((_MOST, True), (_LEAST, False)):
+                match = pattern.search(text)
+                if match is not None and not (is_most and match[2]):
+                    yield _Limit(
+                        tool, name, float(match[1]), is_most, False, False, f"the description says {match[0]!r}"
+                    )
+            if _ABOVE.search(text):
+                yield _Limit(tool, name, 1, False, False, False, f"the description says {_ABOVE.search(text)[0]!r}")  # type: ignore[index]
+            match = _RANGE.search(text)
+            if match is not None and float(match[1]) < float(match[2]):
+                yield _Limit(tool, name, float(match[1]), False, False, False, f"the description says {match[0]!r}")
+                yield _Limit(tool, name, float(match[2]), True, False, False, f"the description says {match[0]!r}")
+        elif isinstance(value, str):
+            match = _MOST.search(text)
+            if match is not None and match[2]:
+                yield _Limit(tool, name, float(match[1]), True, True, False, f"the description says {match[0]!r}")
+
+
+async def _tried(bench: Bench, base: Probe, limit: _Limit) -> tuple[dict[str, Json], dict[str, Json] | None]:
+    """What becomes of the last value within a limit and of its neighbours inside; and the call beyond it, where that is taken."""
+    step = 1 if limit.is_most else -1
+    number = int(limit.number) if float(limit.number).is_integer() else limit.number
+
+    def call(of: float) -> Call:
+        return Call(base.call.tool, {**base.call.arguments, limit.name: "a" * max(0, int(of)) if limit.of_text else of})
+
+    async def taken(of: float) -> tuple[bool, Probe | None]:
+        one = call(of)
+        if not bench.is_allowed(one):
+            return False, None
+        probe = await bench.probed(one, limit.name, "limit")
+        return bool(probe.changes) and not probe.is_refused, probe
+
+    last, last_probe = await taken(number)
+    inside = [(await taken(number - step * back))[0] for back in (1, 2)]
+    answered = "" if last_probe is None else last_probe.result.content[:200]
+    within: dict[str, Json] = {
+        "task": bench.task.id, "last": "taken" if last or last_probe is None else "refused",
+        "inside": "taken" if any(inside) else "refused", "call": str(call(number)), "answer": answered,
+    }  # fmt: skip
+    is_over, over = await taken(number + step)
+    if limit.is_schema or not is_over or over is None:
+        return within, None
+    value = over.call.arguments[limit.name]
+    is_stored = any(one.after == value or (is_number(one.after) and stores(one, value)) for one in over.changes)
+    if not is_stored or documents(bench, base.call.tool, "cut", "clamp", "trunc", "cap", "round"):
+        return within, None
+    seen: dict[str, Json] = {
+        "task": bench.task.id, "call": str(over.call), "answer": over.result.content[:200],
+        "changed": [one.as_json() for one in over.changes[:6]],
+    }  # fmt: skip
+    return within, seen

@@ -1,0 +1,323 @@
+"""What tools create and take away: identifiers that stay apart, and a state that is restored when something is undone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from sparring.checks.arguments import fitted_to
+from sparring.checks.effects import AGAIN, first_of_each, is_history, unspoilt
+from sparring.checks.explore import Call
+from sparring.checks.probes import LOOK, Bench, Played, Probe, documents, name_words
+from sparring.checks.registry import check
+from sparring.checks.stored import is_number
+from sparring.checks.subject import Subject
+from sparring.checks.views import Change, View, refuses
+from sparring.environments import ToolResult
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+_FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
+_ADDING = frozenset(
+    [
+        "add",
+        "append",
+        "create",
+        "insert",
+        "submit",
+        "post",
+        "send",
+        "enter",
+        "register",
+        "book",
+        "record",
+        "deliver",
+        "queue",
+    ]
+)
+_UNDOING = frozenset(
+    ["cancel", "remove", "delete", "return", "undo", "release", "unbook", "withdraw", "restore", "unassign", "drop", "refund",
+     "discard", "clear", "revoke", "detach", "leave", "free", "unregister", "unlock", "takeback"]
+)  # fmt: skip
+_AVAILABLE = frozenset(
+    ["free", "available", "left", "remaining", "stock", "capacity", "balance", "seat", "place", "total", "sum", "amount",
+     "vacancy", "vacant", "open", "unit", "copy", "copie", "shelf", "quantity", "count", "size", "used", "taken", "reserved",
+     "spot"]
+)  # fmt: skip
+
+
+@check("environment.identifiers", needs=("environment",))
+async def identifiers(subject: Subject) -> Iterable[Finding]:
+    """What is created gets an identifier that nothing else has, and stays there when more is created.
+
+    Tools that create are called twice, and again after something was taken away. An error where two things get one identifier,
+    or where a later one takes the place of another, as where numbers follow from how many there are; a warning where the
+    identifier of what was taken away is given again, since who still knows it means something else; and where what was added
+    first is gone when a second is added. Count upwards, and never back.
+    """
+    found: list[Finding] = []
+    with subject.timing.as_far_as_it_goes():
+        for bench in await unspoilt(subject):
+            for bases in list(bench.bases.values()):
+                finding = await _given_again(bench, bases[0])
+                if finding is not None:
+                    found.append(finding)
+    return first_of_each(found)
+
+
+def _fresh_calls(bench: Bench, base: Probe) -> list[Call]:
+    """Three calls like one that changes something, with other texts where it takes any text."""
+    keys = bench.keys(base.call)
+    properties = bench.schema(base.call.tool).get("properties", {})
+    free = [
+        name
+        for name, value in base.call.arguments.items()
+        if isinstance(value, str) and name not in keys and "enum" not in properties.get(name, {})
+    ]
+    taken = {
+        one.parameter for one in bench.probes if one.call.tool == base.call.tool and one.changes and not one.is_refused
+    }
+    calls = [Call(base.call.tool, {**base.call.arguments, **{n: text for n in free if n in taken}}) for text in _FRESH]
+    return calls if all(map(bench.is_allowed, calls)) else [base.call] * 3
+
+
+def _named_in(result: ToolResult, call: Call, before: View, after: View) -> str | None:
+    """The identifier that an answer gives to what was created: something new is listed under it, and it was no argument."""
+    given = {str(one) for one in call.arguments.values()}
+    new = after.names - before.names - given
+    words = re.findall(r"[\w][\w./-]*[\w]|\w", result.content)
+    return next((one for one in words if one in new), None)
+
+
+async def _given_again(bench: Bench, base: Probe) -> Finding | None:
+    tool = base.call.tool
+    if base.ended:
+        return None
+    first, second, third = _fresh_calls(bench, base)
+    both = await bench.played([first, LOOK, second, LOOK])
+    if both.ended or refuses(both.results[0], first.arguments):
+        return None
+    name = _named_in(both.results[0], first, bench.first, both.views[0])
+    if name is None:
+        return _added_and_lost(bench, first, second, both)
+    if refuses(both.results[1], second.arguments):
+        return None
+    other = _named_in(both.results[1], second, both.views[0], both.views[1])
+    lost = _overwritten(both.views[0], both.views[1], name)
+    is_named_again = name in re.findall(r"[\w][\w./-]*[\w]|\w", both.results[1].content)
+    if str(first) != str(second) and lost and (other is None or other == name) and is_named_again:
+        return _same(
+            bench,
+            (first, second),
+            both,
+            f"{tool} gives {name!r} to two things, and the second takes the place of the first.",
+        )
+    taking = await _taking_away(bench, first, name)
+    if taking is None:
+        return None
+    if other is not None and other != name:
+        steps = [first, second, taking, LOOK, third, LOOK]
+        after = await bench.played(steps)
+        if not refuses(after.results[3], third.arguments) and _overwritten(after.views[0], after.views[1], other):
+            return _same(
+                bench, (first, second, taking, third), after,
+                f"{tool} gives an identifier again that is in use: after {taking.tool}, what was {other!r} is overwritten.",
+            )  # fmt: skip
+    again = await bench.played([first, taking, LOOK, second, LOOK])
+    slots = (
+        "slot",
+        "seat",
+        "locker",
+        "bay",
+        "free",
+        "lowest",
+        "position",
+        "place",
+        "table",
+        "berth",
+        "shelf",
+        "first",
+        "again",
+        "next",
+    )
+    if refuses(again.results[2], second.arguments) or documents(bench, tool, *slots):
+        return None
+    third_name = _named_in(again.results[2], second, again.views[0], again.views[1])
+    if third_name == name and other is not None and other != name:
+        return _same(
+            bench, (first, taking, second), again,
+            f"{tool} gives {name!r} again after {taking.tool} took it away.", Severity.WARNING,
+        )  # fmt: skip
+    return None
+
+
+def _same(
+    bench: Bench, calls: Sequence[Call], played: Played, symptom: str, severity: Severity = Severity.ERROR
+) -> Finding:
+    answers: list[Json] = [one.content[:120] for one in played.results]
+    return Finding(
+        rule="environment.identifiers",
+        severity=severity,
+        symptom=symptom,
+        evidence={
+            "task": bench.task.id, "calls": [str(one) for one in calls], "answers": answers,
+            "changed": [one.as_json() for one in played.views[0].changes_to(played.views[-1])[:6]],
+        },
+        change="Count identifiers upwards in the episode, whatever was taken away.",
+        confirm=AGAIN,
+    )  # fmt: skip
+
+
+def _overwritten(before: View, after: View, name: str) -> bool:
+    """Whether what is listed under a name is something else than it was."""
+    return any(name in one.path and one.before is not None for one in before.changes_to(after) if not is_history(one))
+
+
+def _added_and_lost(bench: Bench, first: Call, second: Call, both: Played) -> Finding | None:
+    """A tool that adds, of which the first text is gone when a second was added."""
+    tool = first.tool
+    texts = [value for value in first.arguments.values() if value in _FRESH]
+    if (
+        str(first) == str(second)
+        or not texts
+        or not name_words([tool]) & _ADDING
+        or refuses(both.results[1], second.arguments)
+    ):
+        return None
+    if documents(bench, tool, "replac", "overwrit", "last", "latest", "current", "only", "newest", "instead"):
+        return None
+    shown = [_shows(view, str(texts[0])) for view in both.views]
+    is_second_there = _shows(both.views[1], _FRESH[1])
+    if not (shown[0] and not shown[1] and is_second_there):
+        return None
+    return _same(
+        bench, (first, second), both, f"what {tool} adds first is gone when a second is added.", Severity.WARNING
+    )
+
+
+def _shows(view: View, text: str) -> bool:
+    return any(text in str(value) or any(text in part for part in path) for path, value in view.leaves.items())
+
+
+async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
+    """The call that takes away what was created."""
+    for tool in sorted(bench.writing - {create.tool}):
+        properties = bench.schema(tool).get("properties", {})
+        bases = bench.bases.get(tool)
+        required = list(bench.schema(tool).get("required", ()))
+        call = Call(tool, dict.fromkeys(required)) if bases is None else bases[0].call
+        if bases is None and len(required) != 1:
+            continue
+        for key in call.arguments:
+            fitted = fitted_to(name, properties.get(key, {}))
+            if fitted is None or (key not in bench.keys(call) and len(call.arguments) > 1):
+                continue
+            taking = Call(tool, {**call.arguments, key: fitted})
+            played = await bench.played([create, LOOK, taking, LOOK])
+            if played.ended or refuses(played.results[1], taking.arguments):
+                continue
+            if name in played.views[0].names and name not in played.views[1].names:
+                return taking
+    return None
+
+
+@check("environment.undone", needs=("environment",))
+async def undone(subject: Subject) -> Iterable[Finding]:
+    """What is done and undone leaves the state as it was.
+
+    Something is created and taken away, a value is set and set back, and a tool named for undoing (cancel, return, release) is
+    called with the arguments of another. A warning where most of what changed is as before and a number is not: a total
+    that is added to twice, a free place that is not given back. Logs and histories may grow; a description that speaks of a fee
+    or of what is kept is believed.
+    """
+    found: list[Finding] = []
+    with subject.timing.as_far_as_it_goes():
+        for bench in await unspoilt(subject):
+            for bases in list(bench.bases.values()):
+                for back, is_set in await _ways_back(bench, bases[0]):
+                    finding = await _not_restored(bench, bases[0], back, is_set=is_set)
+                    if finding is not None:
+                        found.append(finding)
+    return first_of_each(found)
+
+
+async def _ways_back(bench: Bench, base: Probe) -> list[tuple[Call, bool]]:
+    """Calls that should change back what a call changed, and whether they set a value."""
+    if base.ended:
+        return []
+    ways: list[tuple[Call, bool]] = []
+    for name, value in base.call.arguments.items():
+        if name in bench.keys(base.call) or isinstance(value, bool):
+            continue
+        old = [one.before for one in base.changes if one.after == value and type(one.after) is type(one.before)]
+        if old and len(set(map(str, old))) == 1:
+            back = Call(base.call.tool, {**base.call.arguments, name: old[0]})
+            if bench.is_allowed(back):
+                ways.append((back, True))
+    made = _named_in(base.result, base.call, bench.first, base.after)
+    taking = None if made is None else await _taking_away(bench, base.call, made)
+    if taking is not None:
+        ways.append((taking, False))
+    for tool in bench.subject.tools:
+        others = bench.bases.get(tool)
+        taken = {} if others is None else others[0].call.arguments
+        shared = bench.subject.tools[tool].hints.keys() & base.call.arguments.keys()
+        if tool == base.call.tool or not shared or not name_words([tool]) & _UNDOING:
+            continue
+        back = Call(tool, {**taken, **{name: base.call.arguments[name] for name in shared}})
+        if bench.is_allowed(back):
+            ways.append((back, False))
+    return ways
+
+
+async def _not_restored(bench: Bench, base: Probe, back: Call, *, is_set: bool) -> Finding | None:
+    stems = (
+        "fee",
+        "charge",
+        "deposit",
+        "keep",
+        "kept",
+        "penal",
+        "non-refund",
+        "not refund",
+        "remain",
+        "half",
+        "percent",
+        "history",
+    )
+    done = base.call
+    if any(documents(bench, tool, *stems) for tool in {done.tool, back.tool}):
+        return None
+    played = await bench.played([done, back, LOOK])
+    if played.ended or any(
+        refuses(one, call.arguments) for one, call in zip(played.results, (done, back), strict=True)
+    ):
+        return None
+    touched = {one.path for one in base.changes if one.before is not None}
+    left = [one for one in bench.first.changes_to(played.views[0]) if one.path in touched and not is_history(one)]
+    numbers = [one for one in left if is_number(one.before) and is_number(one.after) and _is_off(one)]
+    if not is_set:
+        numbers = [one for one in numbers if name_words(one.path) & _AVAILABLE]
+    if not numbers or len(left) == len(touched | _gone(base, played.views[0])):
+        return None
+    return Finding(
+        rule="environment.undone",
+        severity=Severity.WARNING,
+        symptom=f"{back.tool} {'sets the old value again' if is_set else f'undoes what {done.tool} did'} and leaves "
+        f"{'/'.join(numbers[0].path)} not as before.",
+        evidence={
+            "task": bench.task.id, "calls": [str(done), str(back)], "answers": [one.content[:120] for one in played.results],
+            "changed": [one.as_json() for one in numbers[:6]],
+        },
+        change=f"Have {back.tool} change back everything that {done.tool} changes.",
+        confirm=AGAIN,
+    )  # fmt: skip
+
+
+def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
+    """What a call brought, of what is not there any more."""
+    return {one.path for one in base.changes if one.before is None and one.path not in after.leaves}
+
+
+def _is_off(change: Change) -> bool:
+    return abs(float(change.after) - float(change.before)) > 1e-6 * max(1.0, abs(float(change.before)))
