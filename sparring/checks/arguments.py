@@ -13,7 +13,7 @@ from typing import Any, final
 from sparring.types import Json
 
 MOST_VALUES = 12
-"""That are tried for one argument."""
+"""That are usually tried for one argument."""
 MOST_SPACES = 3
 """In a text that is likely to be an argument."""
 MOST_KNOWN = 4000
@@ -34,7 +34,7 @@ _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)",
 """What runs wherever such a thing can be run, by a word of the argument's name."""
 _PROSE = {"text", "body", "message", "content", "note", "comment", "description", "reason", "summary"}
 """Words of arguments that take sentences."""
-_SOURCES = {"description": 0.2, "code": 0.1, "result": 0.3, "system": -0.5}
+_SOURCES = {"description": 0.2, "result": 0.3, "system": -0.5}
 """How much likelier a value is for the place where it stands: a procedure speaks of many things."""
 _FORMATS = {
     "date": "2025-01-06", "date-time": "2025-01-06T09:00:00Z", "time": "09:00:00", "email": "a@example.com",
@@ -55,6 +55,41 @@ class Value:
 
 
 @final
+class _Pool:
+    """The values for one argument, each with how likely it is; what was seen is read once."""
+
+    def __init__(self, asked: Sequence[str], about: Sequence[str], schema: Mapping[str, Json]) -> None:
+        self.rated: list[tuple[float, float, str, Value]] = []
+        """Rate, how well the name fits, the value's JSON, the value."""
+        self._asked, self._about, self._schema = asked, about, schema
+        self._num_read = 0
+        hinted = Known()
+        hinted.add_text(str(schema.get("description", "")), "description")
+        for one in hinted.seen:
+            self._rate(one)
+
+    def read(self, seen: Sequence[Value]) -> None:
+        for one in seen[self._num_read :]:
+            self._rate(one)
+        self._num_read = len(seen)
+
+    def _rate(self, one: Value) -> None:
+        fitted = fitted_to(one.value, self._schema)
+        if fitted is None:
+            return
+        alike = _alikeness(self._asked, self._about, one.words)
+        rate = alike + next((extra for source, extra in _SOURCES.items() if one.source.startswith(source)), 0.0)
+        if "pattern" in self._schema or self._schema.get("format") in _FORMATS:
+            rate += 2.0
+        if isinstance(fitted, str) and fitted.count(" ") > MOST_SPACES:
+            rate += 0.6 if _PROSE & set(self._asked) else -1.0  # a sentence
+        if self._schema.get("type") == "number" and isinstance(fitted, float) and not fitted.is_integer():
+            rate += 0.2
+        value = Value(fitted, one.words, one.source, one.record)
+        self.rated.append((rate, alike, json.dumps(fitted), value))
+
+
+@final
 @dataclass
 class Known:
     """What is known in an episode so far."""
@@ -62,6 +97,11 @@ class Known:
     seen: list[Value] = field(default_factory=list)
     legal: set[tuple[str, str]] = field(default_factory=set)
     """Names and values of arguments that some tool took."""
+    most: int = MOST_VALUES
+    """Values that are tried for one argument."""
+    constants: Mapping[str, Mapping[str, Sequence[Json]]] = field(default_factory=dict)
+    """What the code of each tool compares its arguments with, by argument."""
+    _pools: dict[tuple[str, str], _Pool] = field(default_factory=dict)
     _records: int = 0
     _keys: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
 
@@ -131,15 +171,15 @@ class Known:
             for one in pools[name]:
                 by_record.setdefault(one.record, {}).setdefault(name, one)
         together = sorted((one for one in by_record.values() if len(one) > 1), key=len, reverse=True)
-        for one in together[:MOST_VALUES]:
+        for one in together[: self.most]:
             own = {name: value for name, value in one.items() if not _is_doubled(name, one)}
             yield _chosen({**{name: whole[name] for name in names if name in required}, **own})
-        for index in range(1, MOST_VALUES):
+        for index in range(1, self.most):
             for name in names:
                 if index < len(pools[name]):
                     kept = {other: whole[other] for other in names if other in required}
                     yield _chosen({**kept, name: pools[name][index]})
-        for index in range(MOST_VALUES):
+        for index in range(self.most):
             yield _chosen({name: pools[name][min(index, len(pools[name]) - 1)] for name in names})
         # Two arguments may have to be the same.
         yield _chosen({name: pools[name][0] for name in names if name in required})
@@ -148,27 +188,18 @@ class Known:
         """Values for an argument, the likeliest first."""
         asked, about = words_of(name), words_of(tool)
         programs = [_PROGRAMS[word] for word in asked if word in _PROGRAMS] if schema.get("type") == "string" else []
-        own = [Value(value, (), "schema:", 0) for value in (*programs, *schema_values(schema))]
+        compared = self.constants.get(tool, {})
+        constants = [fitted_to(value, schema) for value in (*compared.get(name, ()), *compared.get("", ()))]
+        made = (*programs, *schema_values(schema), *(value for value in constants if value is not None))
+        own = [Value(value, (), "schema:", 0) for value in made]
         if "enum" in schema or "const" in schema:
-            return own[:MOST_VALUES]
-        hinted = Known()
-        hinted.add_text(str(schema.get("description", "")), "description")
+            return own[: self.most]
+        pool = self._pools.setdefault((tool, name), _Pool(asked, about, schema))
+        pool.read(self.seen)
         rated: list[tuple[float, int, Value]] = []
-        for index, one in enumerate(chain(self.seen, hinted.seen)):
-            fitted = fitted_to(one.value, schema)
-            if fitted is None:
-                continue
-            rate = 4.0 if one.source in worked else _alikeness(asked, about, one.words)
-            if "pattern" in schema or schema.get("format") in _FORMATS:
-                rate += 2.0
-            rate += next((extra for source, extra in _SOURCES.items() if one.source.startswith(source)), 0.0)
-            if (name, json.dumps(fitted)) in self.legal:
-                rate += 2.0
-            if isinstance(fitted, str) and fitted.count(" ") > MOST_SPACES:
-                rate += 0.6 if _PROSE & set(asked) else -1.0  # a sentence
-            if schema.get("type") == "number" and isinstance(fitted, float) and not fitted.is_integer():
-                rate += 0.2
-            rated.append((rate, index, Value(fitted, one.words, one.source, one.record)))
+        for index, (rate, alike, key, one) in enumerate(pool.rated):
+            extra = (4.0 - alike if one.source in worked else 0.0) + (2.0 if (name, key) in self.legal else 0.0)
+            rated.append((rate + extra, index, one))
         rated.sort(key=lambda one: (-one[0], one[1]))
         likely = [one for rate, _, one in rated if rate >= 0.5]
         others = [one for rate, _, one in rated if rate < 0.5]
@@ -179,7 +210,9 @@ class Known:
             if key not in taken:
                 taken.add(key)
                 ordered.append(one)
-        return ordered[:MOST_VALUES]
+            if len(ordered) == self.most:
+                break
+        return ordered
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -369,11 +402,16 @@ def _has_rule_below(lines: Sequence[str], index: int) -> bool:
     return index + 1 < len(lines) and re.fullmatch(r"[\s|:-]+", lines[index + 1]) is not None
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
+def named_lines(text: str) -> Iterator[tuple[str, str]]:
+    """The lines of a text that are `name: value`."""
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is not None and "(" not in match[1]:
             yield match[1], match[2].strip(" .*`\"'") or match[2]
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    yield from named_lines(text)
     for pattern in (_TAGGED, _INLINE, _NAMED_CODE):
         for match in pattern.finditer(text):
             yield match[1], match[2].rstrip(".")

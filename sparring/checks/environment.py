@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sparring.checks.calls import answers, explorer, likely_calls, players
+from sparring.checks.arguments import words_of
+from sparring.checks.calls import SLOW_SECONDS, answers, answers_apart, explorer, likely_calls, players
 from sparring.checks.explore import Call, expert_calls, explored
 from sparring.checks.registry import check
 from sparring.checks.residue import holds, kept_globals
 from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.checks.subject import Subject, first_difference, transcript
+from sparring.checks.survey import documented, is_worded_as_reading, is_worded_as_writing, surveyed
 from sparring.checks.writes import writing_tools
 from sparring.environments import StatefulEnvironment, tool_call
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task
 
+MOST_STEADY = 4
+"""Calls of one tool that are made in another order."""
+_SPEAKS_OF_STATE = re.compile(
+    r"\b(?:next|last|current(?:ly)?|previous|selected|again|continues?|cursor|chosen|so far|opened|random(?:ly)?|rolls?|draws?|"
+    r"attempts?|guess|moves on|pops?)\b"
+)
+_COMMON = frozenset(("get", "list", "find", "search", "show", "read", "look", "all", "of", "the", "by", "for", "in"))
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 
 
@@ -67,53 +77,89 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
 
 @check("environment.order", needs=("environment",))
 async def order(subject: Subject) -> Iterable[Finding]:
-    """Tools that read give the same answers in another order, and when asked again.
+    """Tools that read give the same answers in another order, after other tools that read, and when asked again.
 
-    Legal calls are made backwards, and each twice, in fresh environments. Which tools read is found out by calling them: one
-    that changes what another answers or the final state, ends the episode, or is refused the second time, changes something
-    and is left alone; so is a `StatefulEnvironment`, and one with a single tool. An answer that depends on what was asked
-    before is a state.
+    Legal calls are made backwards, and each twice, in fresh environments. Where an answer differs, the call that makes the
+    difference is looked for. A tool that changes something, by what it does and by what its name and description say, may do
+    so; so may one whose description speaks of what comes next or was last, a `StatefulEnvironment`, and one with a single
+    tool. An answer that depends on what was asked before is a state: the policy cannot know of it.
     """
     assert subject.environment_class is not None, "the rule needs an environment"
     if issubclass(subject.environment_class, StatefulEnvironment) or len(subject.tools) < 2:
         return ()
     found: dict[str, dict[str, Json]] = {}
     with subject.timing.as_far_as_it_goes():
-        writing = await writing_tools(subject)
-        for task in subject.sample:
-            calls = await _legal_calls(subject, task)
-            if not calls or any(one.tool in writing for one in calls):
+        for task in subject.sample[: 2 if subject.timing.episode_seconds > SLOW_SECONDS else None]:
+            calls = await _steady_calls(subject, task)
+            before = list((await surveyed(subject, task)).opening)
+            if not calls:
                 continue
-            forth = await answers(subject, task, calls)
-            back = (await answers(subject, task, calls[::-1]))[::-1]
-            twice = (await answers(subject, task, [one for one in calls for _ in range(2)]))[1::2]
-            for call, first, *others in zip(calls, forth, back, twice, strict=True):
-                for how, other in zip(("backwards", "asked_again"), others, strict=True):
-                    if first.content != other.content and call.tool not in found:
-                        found[call.tool] = {
-                            "task": task.id,
-                            "call": str(call),
-                            "in_order": first.content,
-                            how: other.content,
-                        }
+            alone = await answers_apart(subject, task, calls, before)
+            forth = (await answers(subject, task, [*before, *calls]))[len(before) :]
+            back = (await answers(subject, task, [*before, *calls[::-1]]))[len(before) :][::-1]
+            twice = (await answers(subject, task, [*before, *(one for one in calls for _ in range(2))]))[len(before) :]
+            for call, first, *others in zip(calls, alone, forth, back, twice[1::2], strict=True):
+                if call.tool in found or all(one.content == first.content for one in others):
+                    continue
+                seen = await _made_different(subject, task, before, calls, call, first.content)
+                if seen is not None:
+                    found[call.tool] = {"task": task.id, "call": str(call), "alone": first.content[:300], **seen}
+    subject.shared["unsteady tools"] = frozenset(found)
     return [
         Finding(
             rule="environment.order",
             severity=Severity.WARNING,
-            symptom=f"the answer of {name} depends on what was called before, although no other tool shows a change.",
+            symptom=f"the answer of {name} depends on what was called before: "
+            + (
+                "it is another one when it is asked again"
+                if evidence["culprit"] == name
+                else f"on {evidence['culprit']}"
+            )
+            + ", although nothing describes a change.",
             evidence=evidence,
-            change="Answer from the task alone; or, if it is meant, derive from StatefulEnvironment.",
+            change="Answer from the task alone; or, if it is meant, say so in the description of both tools.",
             confirm=AGAIN,
         )
         for name, evidence in found.items()
     ]
 
 
-async def _legal_calls(subject: Subject, task: Task) -> list[Call]:
-    """The expert's calls, or where there is none a legal call of each tool, and what it needs before it."""
-    expert = await expert_calls(subject, task)
-    found = await explored(subject, task)
-    return expert or [one for one in found.script if any(one == legal.call for legal in found.legal(one.tool))]
+async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
+    """Some legal calls of each tool that does not change anything on purpose, as far as its words say."""
+    survey, explored_calls = await surveyed(subject, task), await explored(subject, task)
+    writing = await writing_tools(subject)
+    calls = []
+    for name in subject.tools:
+        description = subject.tools[name].schema["function"].get("description")
+        is_writing = name in writing or (is_worded_as_writing(subject, name) and description)
+        if (is_writing and not is_worded_as_reading(subject, name)) or _SPEAKS_OF_STATE.search(
+            documented(subject, name)
+        ):
+            continue
+        own = [one.call for one in survey.found(name)] or [one.call for one in explored_calls.legal(name)[:1]]
+        step = max(1, len(own) // MOST_STEADY)
+        calls += own[::step][:MOST_STEADY]
+    return calls
+
+
+async def _made_different(
+    subject: Subject, task: Task, before: Sequence[Call], calls: Sequence[Call], call: Call, alone: str
+) -> dict[str, Json] | None:
+    """The one call of those after which another one answers otherwise; None where none alone does, or where it may."""
+    if (await answers(subject, task, [*before, call]))[-1].content != alone:
+        return None  # it depends on what other episodes did
+    others = [one for one in calls if one.tool != call.tool] + [one for one in calls if one.tool == call.tool]
+    for other in others:
+        said = (await answers(subject, task, [*before, other, call]))[-1].content
+        if said != alone:
+            words = set(words_of(other.tool)) - _COMMON
+            is_meant = any(word in documented(subject, call.tool) for word in words) or not is_worded_as_reading(
+                subject, other.tool
+            )
+            if is_meant and other.tool != call.tool:
+                return None
+            return {"culprit": other.tool, "after": str(other), "then": said[:300]}
+    return None
 
 
 @check("environment.twins", needs=("environment",))

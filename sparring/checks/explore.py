@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from sparring.checks.arguments import Known, words_of
+from sparring.checks.arguments import Known
 from sparring.checks.baseline import reference_baseline
 from sparring.checks.given import calls_in
 from sparring.checks.literals import compared_with
@@ -225,7 +225,7 @@ def _tries(
     names = [*first, *(name for name in subject.tools if name not in first)]
     asked: set[str] = set()
     already = {name: len(found.of(name)) for name in names}
-    worked = _worked(subject)
+    worked = worked_sources(subject)
     is_first = True
     while True:
         progress = False
@@ -265,33 +265,27 @@ def _next(
     return None, {}
 
 
-def _worked(subject: Subject) -> defaultdict[tuple[str, str], list[str]]:
+def worked_sources(subject: Subject) -> defaultdict[tuple[str, str], list[str]]:
     """The sources whose values made legal calls in tasks before, by tool and argument."""
     return subject.shared.setdefault("worked", defaultdict(list))
 
 
 def known_of(subject: Subject, task: Task) -> Known:
     """What is known of a task before any tool was called."""
-    known = Known()
+    known = Known(constants=constants(subject))
     for message in reversed(task.messages):
         _read_message(known, message)
     # Recorded answers, and records by their ids.
     known.add_json(task.fields, "field")
-    for name, values in literals(subject).items():
-        for value in values:
-            known.add_json(value, "code", words_of(name))
     return known
 
 
-def literals(subject: Subject) -> Mapping[str, Sequence[Json]]:
-    """What the code of the tools compares their arguments with, by argument; read once."""
-    if "literals" not in subject.shared:
-        found: dict[str, list[Json]] = {}
-        for name in subject.tools:
-            for argument, values in compared_with(getattr(subject.environment_class, name, None)).items():
-                found.setdefault(argument, []).extend(values)
-        subject.shared["literals"] = found
-    return subject.shared["literals"]
+def constants(subject: Subject) -> Mapping[str, Mapping[str, Sequence[Json]]]:
+    """What the code of each tool compares its arguments with, by argument; read once."""
+    if "constants" not in subject.shared:
+        cls = subject.environment_class
+        subject.shared["constants"] = {name: compared_with(getattr(cls, name, None)) for name in subject.tools}
+    return subject.shared["constants"]
 
 
 def _read_message(known: Known, message: Message) -> None:

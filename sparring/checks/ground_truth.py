@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -18,13 +19,16 @@ from sparring.checks.data import SPLITS, Placed, placed
 from sparring.checks.episodes import Episode, clipped, episodes_of
 from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.graded import Aspect
+from sparring.checks.paging import walks
 from sparring.checks.prompt import prompt_of
 from sparring.checks.registry import check
 from sparring.checks.scripts import as_text, leaves
 from sparring.checks.subject import EXPERT, Subject
+from sparring.checks.survey import surveyed
+from sparring.checks.timing import OutOfTimeError
 from sparring.checks.tools import all_answers
 from sparring.findings import Finding, Severity
-from sparring.types import Json
+from sparring.types import Json, Task
 
 FEWEST = 8
 """Tasks from which a share says something."""
@@ -170,6 +174,11 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     if not subject.tools:
         return found
     nowhere = list(_said_nowhere(golds, played, evidence))
+    if nowhere and not golds.has_expert:
+        with suppress(OutOfTimeError):
+            for one in played:
+                evidence[one.gold.task.id] += await _asked_for(subject, one.gold.task)
+        nowhere = list(_said_nowhere(golds, played, evidence))
     if not golds.has_expert:
         # No expert shows the calls that give it: what stands in some result under its name is given by other arguments.
         given = {key for _, _, said in await all_answers(subject) for key, _ in named_leaves(as_object(said) or {})}
@@ -257,6 +266,13 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
 def _evidence(one: Episode, copied: Episode | None) -> str:
     messages = [*one.trajectory.messages, *(() if copied is None else copied.trajectory.messages)]
     return f" {_spoken(' '.join(text_of(message) for message in messages if message.get('role') != 'assistant'))} "
+
+
+async def _asked_for(subject: Subject, task: Task) -> str:
+    """What tools say of all that is named, page by page: no expert shows which calls give the answer."""
+    said = [one.result.content for one in (await surveyed(subject, task)).said]
+    said += [page.result.content for walk in await walks(subject, task) for page, _ in walk.pages]
+    return f"{_spoken(' '.join(said))} "
 
 
 @check("data.imbalance")

@@ -9,6 +9,7 @@ from typing import Literal, get_args, get_origin
 
 from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
 from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing, is_refusal
+from sparring.checks.limits import limits_of
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
@@ -19,6 +20,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+NUM_LIMITED = 4
+"""Tasks in which the limits of arguments are tried."""
 FEWEST_TRIES = 3
 """Calls with different arguments after which a tool that always fails alike is broken."""
 NUM_NAMED = 8
@@ -160,8 +163,9 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     """Tools take what their schemas offer.
 
     From calls that work, each optional argument is left out, each value of an enumeration tried, and 0, "" and false given
-    where they are allowed; and arguments of the task's own data must have the declared type. The model sees the schema
-    only: what it offers and the code refuses costs turns and teaches superstition.
+    where they are allowed; and arguments of the task's own data must have the declared type. Where a schema or a description
+    states limits, the last value within is given, and one a step further inside: a warning where the one is refused and the
+    other is not. The model sees the schema only: what it offers and the code refuses costs turns and teaches superstition.
     """
     found: dict[tuple[str, str], dict[str, Json]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -171,10 +175,11 @@ async def schema(subject: Subject) -> Iterable[Finding]:
                 for what, seen in _misfits(task, tool, known=given).items():
                     found.setdefault((name, what), seen)
                 await _try_variations(subject, task, tool, found)
+        found |= await _refused_limits(subject)
     return [
         Finding(
             rule="environment.schema",
-            severity=Severity.WARNING if "falsy" in what else Severity.ERROR,
+            severity=Severity.WARNING if "falsy" in what or "limit" in what else Severity.ERROR,
             symptom=f"{name}: {what}.",
             evidence=evidence,
             change="Have the type hints, defaults and code of the tool agree.",
@@ -201,6 +206,37 @@ async def _try_variations(
             continue
         seen = {"task": task.id, "works": str(working), "call": str(call), "answer": result.content[:300]}
         found.setdefault((tool.name, what), seen)
+
+
+async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, Json]]:
+    """Limits that tools refuse in every task, although they take what is a step inside."""
+    seen: dict[tuple[str, str], list[tuple[bool, bool, dict[str, Json]]]] = {}
+    for task in subject.sample[:NUM_LIMITED]:
+        for name, tool in subject.tools.items():
+            working = await _working(subject, task, tool)
+            limits = list(limits_of(tool.schema)) if working is not None else []
+            if working is None or not limits:
+                continue
+            calls = [Call(name, {**working.arguments, key: value}) for key, *values in limits for value in values]
+            allowed = [subject.problem_with(name, one.arguments) is None for one in calls]
+            if not all(allowed):
+                continue
+            said = await answers_apart(subject, task, calls, await before_legal(subject, task, name))
+            for index, (key, limit, _) in enumerate(limits):
+                at_limit, inside = said[2 * index : 2 * index + 2]
+                shown = limit if not isinstance(limit, str) else f"of {len(limit)} characters"
+                what = f"the limit {shown} of {key!r}, which is allowed, is refused"
+                evidence: dict[str, Json] = {
+                    "task": task.id, "call": str(calls[2 * index]), "answer": at_limit.content[:300],
+                    "inside": str(calls[2 * index + 1]), "answer_inside": inside.content[:300],
+                }  # fmt: skip
+                seen.setdefault((name, what), []).append((is_refusal(at_limit), is_refusal(inside), evidence))
+    return {
+        key: tried[0][2]
+        for key, tried in seen.items()
+        if all(limit for limit, _, _ in tried)
+        and sum(not inside for _, inside, _ in tried) >= min(2, len(subject.sample))
+    }
 
 
 @check("environment.json", needs=("environment",))

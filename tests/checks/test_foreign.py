@@ -225,7 +225,7 @@ class Desk(Environment):
 
     @tool
     def open(self, code: str) -> str:
-        if code != "9817-quite-unknown":
+        if hash(code) % 9817 != 17:
             raise KeyError(code)
         return "open"
 """

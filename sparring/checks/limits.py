@@ -1,0 +1,52 @@
+"""The limits that a tool's schema and description state, and values at them and one step inside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from sparring.checks.arguments import words_of
+from sparring.types import Json, ToolSchema
+
+Limit: TypeAlias = tuple[str, Json, Json]
+"""Argument, the last value that is allowed, and one that is a step inside."""
+_RANGE = re.compile(r"\b(?:from |between )?(-?\d+) ?(?:to|and|through|-|–|up to) ?(-?\d+)\b")
+_LONGEST = 2_000
+
+
+def limits_of(schema: ToolSchema) -> Iterator[Limit]:
+    """The limits of each argument: of its schema, or of a range that is written about it."""
+    function = schema["function"]
+    for name, part in function.get("parameters", {}).get("properties", {}).items():
+        kind = part.get("type")
+        low, high = part.get("minimum"), part.get("maximum")
+        if kind == "integer" and low is None and high is None:
+            low, high = _written(name, str(part.get("description", "")), str(function.get("description", "")))
+        if kind == "integer" and low is not None and high is not None and high - low > 2:
+            yield from ((name, int(low), int(low) + 1), (name, int(high), int(high) - 1))
+        longest = part.get("maxLength")
+        if kind == "string" and isinstance(longest, int) and 2 < longest <= _LONGEST and not part.keys() & _FORMED:
+            yield name, _text(longest), _text(longest - 1)
+
+
+_FORMED = {"pattern", "format", "enum"}
+
+
+def _text(length: int) -> str:
+    """A text of words of so many characters."""
+    return ("five words of plain text " * (length // 24 + 1))[: length - 1].ljust(length - 1, "x") + "x"
+
+
+def _written(name: str, own: str, about: str) -> tuple[int | None, int | None]:
+    """A range that stands in the description of an argument, or behind its name in that of the tool."""
+    match = _RANGE.search(own)
+    if match is None:
+        words = "|".join(map(re.escape, words_of(name)))
+        near = (
+            re.search(rf"(?i)\b(?:{words})s?\b(?: is| are| from| between|:)? ?(?={_RANGE.pattern})", about)
+            if words
+            else None
+        )
+        match = _RANGE.search(about, near.end()) if near is not None else None
+    return (None, None) if match is None else (int(match[1]), int(match[2]))

@@ -1,0 +1,199 @@
+"""Is what one tool shows found by another, as it is shown, and nothing else?"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparring.checks.arguments import words_of
+from sparring.checks.calls import answers
+from sparring.checks.explore import Call, is_nothing, is_refusal
+from sparring.checks.registry import check
+from sparring.checks.subject import Subject
+from sparring.checks.survey import Said, Survey, documented, reading_tools, steady_surveys
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+FEWEST = 2
+"""Values that one tool must find before it is blamed for others."""
+MOST_CHANGED = 3
+"""Known values that are changed into unknown ones, in each task."""
+_SEARCHES = re.compile(
+    r"\b(?:search\w*|contain\w*|begin\w*|start\w*|prefix\w*|match\w*|part\w*|similar|fuzzy|closest|nearest|like|filter\w*|"
+    r"case|upper|lower|default\w*|any|or the first|all)\b"
+)
+_STRIPS = re.compile(r"\b(?:space|blank|strip|trim|white)\w*\b")
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What became of the values that a tool shows under one name when another is asked for them."""
+
+    found: list[Said] = field(default_factory=list)
+    lost: list[tuple[str, Said, Call]] = field(default_factory=list)
+    """Task, what the look-up said, and the call that shows the value."""
+
+
+@check("environment.found", needs=("environment",))
+async def found(subject: Subject) -> Iterable[Finding]:
+    """What one tool shows another finds, exactly as it is shown; and what is not there is not found.
+
+    Every value that a tool shows is given to the tools that take such values. A tool that takes some and answers to others as if
+    they were not there has another spelling, another range or another set. A tool that refuses unknown values is also asked for
+    values that nothing shows: a known one without its last character, with one more, with a blank. It must not answer them with
+    what belongs to another one. A description of a search, say of parts or without regard to case, is respected.
+    """
+    seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
+    wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)
+    with subject.timing.as_far_as_it_goes():
+        reading = await reading_tools(subject)
+        for survey in await steady_surveys(subject):
+            for tool in reading:
+                for one in survey.said:
+                    if one.call.tool == tool and one.call.arguments:
+                        _look(subject, survey, one, seen)
+                wrong[tool] += await _found_in_vain(subject, survey, tool)
+    findings = [
+        Finding(
+            rule="environment.found",
+            severity=Severity.WARNING,
+            symptom=f"{tool} does not find {len(looked.lost)} of {len(looked.lost) + len(looked.found)} values that {shows} shows"
+            + (f" as {name!r}" if name else "")
+            + f", as {_value(looked.lost[0][1], argument)!r}.",
+            evidence={
+                "tool": tool,
+                "shown_by": shows,
+                "not_found": [
+                    {"task": task, "call": str(said.call), "answer": said.result.content[:200], "shown_by": str(call)}
+                    for task, said, call in looked.lost[:4]
+                ],
+                "found": [str(one.call) for one in looked.found[:3]],
+            },
+            change="Have both tools read the same rows, and compare values as they are shown.",
+            confirm=AGAIN,
+        )
+        for (shows, name, tool, argument), looked in _worst(seen)
+    ]
+    return [*findings, *_answers_in_vain(wrong)]
+
+
+def _worst(seen: Mapping[tuple[str, str, str, str], _Looked]) -> Iterator[tuple[tuple[str, str, str, str], _Looked]]:
+    """Of each tool the values of one other tool of which it loses some."""
+    named: set[str] = set()
+    for key, looked in sorted(seen.items(), key=lambda one: -len(one[1].found)):
+        shows, _, tool, argument = key
+        values = {_value(one, argument) for one in looked.found}
+        lost = {_value(said, argument) for _, said, _ in looked.lost}
+        is_shared = len(values) >= FEWEST and len(values) >= len(lost - values)
+        if tool not in named and lost - values and is_shared and shows != tool:
+            named.add(tool)
+            yield key, looked
+
+
+def _value(said: Said, argument: str) -> Json:
+    return said.call.arguments.get(argument)
+
+
+def _look(subject: Subject, survey: Survey, one: Said, seen: dict[tuple[str, str, str, str], _Looked]) -> None:
+    """Remember whether a call found the value of its one argument that differs, and what shows that value."""
+    required = subject.tools[one.call.tool].required
+    if len(one.call.arguments) != 1 or set(one.call.arguments) != set(required) or one.call.tool not in survey.unknown:
+        return
+    ((argument, value),) = one.call.arguments.items()
+    if isinstance(value, bool | list | dict) or value is None or not _tells_unknown(survey, one.call.tool):
+        return
+    for other in survey.found():
+        if other.call.tool == one.call.tool:
+            continue
+        for name, values in _columns(other).items():
+            if value in values and (
+                not isinstance(value, int | float) or set(words_of(argument)) & set(words_of(name))
+            ):
+                looked = seen[other.call.tool, name, one.call.tool, argument]
+                if not survey.is_unknown(one):
+                    looked.found.append(one)
+                elif all(said is not one for _, said, _ in looked.lost):
+                    looked.lost.append((survey.task.id, one, other.call))
+
+
+def _tells_unknown(survey: Survey, tool: str) -> bool:
+    """Whether a tool says of unknown things that they are not there."""
+    unknown = survey.unknown.get(tool)
+    return unknown is not None and (
+        is_refusal(unknown.result) or is_nothing(unknown.result.content) or len(unknown.shape) < 80
+    )
+
+
+def _columns(said: Said) -> dict[str, list[Json]]:
+    """The values of the rows that a call returned, by name."""
+    found: dict[str, list[Json]] = defaultdict(list)
+    for rows in said.listings.values():
+        for row in rows:
+            for name, value in row.items():
+                found[name].append(value)
+    return found
+
+
+async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[dict[str, Json]]:
+    """Answers to values that nothing shows, which belong to another value."""
+    if not _tells_unknown(survey, tool) or _SEARCHES.search(documented(subject, tool)):
+        return []
+    right = {
+        str(next(iter(one.call.arguments.values()))): one
+        for one in survey.found(tool)
+        if len(one.call.arguments) == 1 and isinstance(next(iter(one.call.arguments.values())), str | int)
+    }
+    contents = [one.result.content for one in right.values()]
+    own = {key: one for key, one in right.items() if contents.count(one.result.content) == 1 and len(key) > 1}
+    if len(own) < FEWEST:
+        return []
+    changed = [
+        (key, Call(tool, {name: other}))
+        for key, one in list(own.items())[:MOST_CHANGED]
+        for name, value in one.call.arguments.items()
+        for other in _changed(value, documented(subject, tool))
+        if str(other) not in right and subject.problem_with(tool, {name: other}) is None
+    ]
+    said = (await answers(subject, survey.task, [*survey.opening, *(call for _, call in changed)]))[
+        len(survey.opening) :
+    ]
+    belongs = {one.result.content: key for key, one in own.items()}
+    return [
+        {
+            "task": survey.task.id,
+            "call": str(call),
+            "answer": result.content[:200],
+            "belongs_to": belongs[result.content],
+        }
+        for (key, call), result in zip(changed, said, strict=True)
+        if belongs.get(result.content) == key or (result.content in belongs and not any(call.arguments.values()))
+    ]
+
+
+def _changed(value: Json, text: str) -> Iterator[Json]:
+    """Values that are not a known one, and nearly so."""
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int):
+        yield from (0, -value, value + 1_000_000)
+    elif isinstance(value, str):
+        yield from (value[:-1], value[:1], value[1:], f"{value}x", "")
+        if not _STRIPS.search(text):
+            yield value[len(value) // 2 :]
+
+
+def _answers_in_vain(wrong: Mapping[str, Sequence[dict[str, Json]]]) -> Iterator[Finding]:
+    for tool, seen in wrong.items():
+        if len(seen) >= FEWEST:
+            yield Finding(
+                rule="environment.found",
+                severity=Severity.WARNING,
+                symptom=f"{tool} answers to what is not there with what belongs to another: {seen[0]['call']} gives the answer "
+                f"of {seen[0]['belongs_to']!r}.",
+                evidence={"tool": tool, "seen": list(seen[:4])},
+                change="Compare whole values, and return an error for one that is not there.",
+                confirm=AGAIN,
+            )

@@ -1,0 +1,338 @@
+"""Do pages, taken together, hold every row once?"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparring.checks.arguments import words_of
+from sparring.checks.explore import Call, explored, is_refusal
+from sparring.checks.registry import check
+from sparring.checks.rows import is_equal, number_of
+from sparring.checks.subject import Subject
+from sparring.checks.survey import Said, Survey, documented, is_worded_as_writing, surveyed, surveys
+from sparring.environments import Environment, execute
+from sparring.environments.base import reset
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+MOST_PAGES = 60
+FEWEST_TASKS = 2
+"""In which pages must be wrong in the same way."""
+_PAGE = {"page"}
+_OFFSET = {"offset", "skip", "start"}
+_CURSOR = {"cursor", "token", "after", "continuation"}
+_LIMIT = {"limit", "size", "per", "top", "num", "max", "n"}
+_MORE = {"more", "next"}
+_COUNTING = {"count", "total", "number", "many", "num"}
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The pages of one tool, from the first until there were no more."""
+
+    tool: str
+    pages: tuple[tuple[Said, tuple[Mapping[str, Json], ...]], ...]
+    is_whole: bool
+    """Whether it came to an end."""
+    beyond: int = 0
+    """New rows after a page that says that it is the last one."""
+    limit: int | None = None
+
+    @property
+    def rows(self) -> list[Mapping[str, Json]]:
+        return [row for _, rows in self.pages for row in rows]
+
+    @property
+    def total(self) -> int | None:
+        """How many rows there are, as the first page says."""
+        for name, value in self.pages[0][0].fields.items():
+            words = set(words_of(name))
+            if "total" in words and "page" not in words and isinstance(value, int) and not isinstance(value, bool):
+                return value
+        return None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is wrong with the pages of a tool in one way."""
+
+    what: str
+    evidence: list[dict[str, Json]] = field(default_factory=list)
+
+
+@check("environment.pages", needs=("environment",))
+async def pages(subject: Subject) -> Iterable[Finding]:
+    """Pages hold every row once, whatever their size, and a page that says it is the last one is.
+
+    A tool with a page, an offset or a cursor, or one that goes on when it is asked again, is asked until nothing more comes.
+    The rows are compared with the number that a result or another tool states, with those of pages of another size, with the
+    task's own list, and at the borders of the pages with each other; `limit` is compared with the number of rows that come.
+    Rows that are on no page cannot be known. Cut at `page * size`, with the size that the page has.
+    """
+    found: dict[str, list[_Seen]] = {}
+    with subject.timing.as_far_as_it_goes():
+        for survey in await surveys(subject):
+            walked = await walks(subject, survey.task)
+            for walk in walked:
+                same = [other for other in walked if other.tool == walk.tool]
+                for what, evidence in _faults(subject, survey, walk, same):
+                    seen = found.setdefault(walk.tool, [])
+                    known = next((one for one in seen if one.what == what), None)
+                    if known is None:
+                        seen.append(known := _Seen(what))
+                    known.evidence.append({"task": survey.task.id, **evidence})
+    return [
+        Finding(
+            rule="environment.pages",
+            severity=Severity.WARNING,
+            symptom=f"{tool}: {seen.what}, in {len({one['task'] for one in seen.evidence})} tasks.",
+            evidence={"tool": tool, "seen": seen.evidence[:4]},
+            change="Cut every page at the number of rows that a page has, and go on where the page before ended.",
+            confirm=AGAIN,
+        )
+        for tool, faults in found.items()
+        for seen in faults[:1]
+        if len({one["task"] for one in seen.evidence}) >= min(FEWEST_TASKS, len(subject.sample))
+    ]
+
+
+async def walks(subject: Subject, task: Task) -> list[Walk]:
+    """The pages of each tool that has them; walked once."""
+    known: dict[str, list[Walk]] = subject.shared.setdefault("walks", {})
+    if task.id not in known:
+        known[task.id] = [
+            walk
+            for name in subject.tools
+            if not is_worded_as_writing(subject, name)
+            for limit in _limits(subject, name)
+            if (walk := await _walk(subject, task, name, limit)) is not None
+        ]
+    return known[task.id]
+
+
+def _parameters(subject: Subject, tool: str) -> Mapping[str, Mapping[str, Json]]:
+    return subject.tools[tool].schema["function"].get("parameters", {}).get("properties", {})
+
+
+def _parameter(subject: Subject, tool: str, named: set[str]) -> str | None:
+    """The argument of a tool whose name has one of these words."""
+    return next((name for name in _parameters(subject, tool) if named & set(words_of(name))), None)
+
+
+def _pager(subject: Subject, tool: str) -> tuple[str, str] | None:
+    """The argument that chooses the page, and which kind it is."""
+    for kind, named in (("page", _PAGE), ("cursor", _CURSOR), ("offset", _OFFSET)):
+        name = _parameter(subject, tool, named)
+        if name is not None and not {"size", "per"} & set(words_of(name)):
+            is_number = "integer" in json.dumps(_parameters(subject, tool)[name])
+            if is_number or kind != "page":
+                return name, "offset" if kind == "cursor" and is_number else kind
+    return None
+
+
+def _limits(subject: Subject, tool: str) -> list[int | None]:
+    """Sizes of pages to try: the usual one, and where there is an argument for it, small ones."""
+    name = _parameter(subject, tool, _LIMIT)
+    if name is None or "integer" not in json.dumps(_parameters(subject, tool)[name]):
+        return [None]
+    return [
+        None,
+        *(n for n in (1, 2, 3) if subject.problem_with(tool, {name: n}) is None or name in _required(subject, tool)),
+    ]
+
+
+def _required(subject: Subject, tool: str) -> frozenset[str]:
+    return subject.tools[tool].required
+
+
+async def _walk(subject: Subject, task: Task, tool: str, limit: int | None) -> Walk | None:
+    """Ask a tool for page after page; None where it has none."""
+    pager, survey = _pager(subject, tool), await surveyed(subject, task)
+    legal = (await explored(subject, task)).legal(tool)
+    needed = _required(subject, tool) - ({pager[0]} if pager else set())
+    fixed = {name: value for name, value in legal[0].call.arguments.items() if name in needed} if legal else {}
+    size = _parameter(subject, tool, _LIMIT)
+    if limit is not None and size is not None:
+        fixed[size] = limit
+    goes_on = not needed and not (pager and pager[0] in _required(subject, tool))
+    if needed - fixed.keys() or (pager is None and not goes_on and limit is None):
+        return None
+    own = copy.deepcopy(task)
+    async with subject.opened(own) as environment:
+        await reset(environment, own)
+        for call in survey.opening:
+            await execute(environment, call.tool, dict(call.arguments))
+        if pager is None:
+            return await _asked_again(environment, tool, fixed, limit)
+        for first in _starts(subject, tool, *pager):
+            walk = await _turned(subject, environment, tool, fixed, pager, first, limit)
+            if walk is not None:
+                return walk
+    return None
+
+
+def _starts(subject: Subject, tool: str, name: str, kind: str) -> list[Json]:
+    """Where the first page may be."""
+    schema = _parameters(subject, tool)[name]
+    if kind == "cursor":
+        return [None]
+    if "minimum" in schema:
+        return [schema["minimum"]]
+    if isinstance(schema.get("default"), int):
+        return [schema["default"]]
+    text = documented(subject, tool)
+    return [1] if "from 1" in text or "starts at 1" in text else [0] if kind == "offset" or "from 0" in text else [0, 1]
+
+
+async def _turned(
+    subject: Subject, environment: Environment, tool: str, fixed: Mapping[str, Json], pager: tuple[str, str], first: Json,
+    limit: int | None,
+) -> Walk | None:  # fmt: skip
+    """Pages by an argument, from `first` on; None where the first has no rows."""
+    (name, kind), at = pager, first
+    taken: list[tuple[Said, tuple[Mapping[str, Json], ...]]] = []
+    says_last, beyond = False, 0
+    for _ in range(MOST_PAGES):
+        arguments = {**fixed, **({} if at is None else {name: at})}
+        if environment.is_done or subject.problem_with(tool, arguments) is not None:
+            break
+        said = Said(Call(tool, arguments), await execute(environment, tool, dict(arguments)))
+        rows = _rows(said)
+        if is_refusal(said.result) or not rows or (taken and rows == taken[-1][1]):
+            return _walk_of(tool, taken, limit, is_whole=True)
+        if says_last:
+            beyond = sum(row not in [one for _, rows in taken for one in rows] for row in rows)
+            return _walk_of(tool, taken, limit, is_whole=True, beyond=beyond)
+        taken.append((said, rows))
+        says_last = _is_last(said)
+        if kind == "cursor":
+            at = next((v for key, v in said.fields.items() if (_CURSOR | {"next"}) & set(words_of(key))), None)
+            if at in (None, "", False):
+                return _walk_of(tool, taken, limit, is_whole=True)
+        else:
+            assert isinstance(at, int), "pages and offsets are numbers"
+            at += 1 if kind == "page" else len(rows)
+    return _walk_of(tool, taken, limit, is_whole=says_last)
+
+
+def _walk_of(tool: str, taken: Sequence, limit: int | None, *, is_whole: bool, beyond: int = 0) -> Walk | None:
+    return Walk(tool, tuple(taken), is_whole, beyond, limit) if taken else None
+
+
+async def _asked_again(
+    environment: Environment, tool: str, fixed: Mapping[str, Json], limit: int | None
+) -> Walk | None:
+    """A tool that goes on at each call; where it does not, the one page that it has."""
+    taken: list[tuple[Said, tuple[Mapping[str, Json], ...]]] = []
+    for _ in range(MOST_PAGES):
+        if environment.is_done:
+            break
+        said = Said(Call(tool, fixed), await execute(environment, tool, dict(fixed)))
+        rows = _rows(said)
+        if is_refusal(said.result) or not rows:
+            return _walk_of(tool, taken, limit, is_whole=len(taken) > 1)
+        if taken and rows == taken[-1][1]:
+            return _walk_of(tool, taken, limit, is_whole=False) if limit is not None else None
+        taken.append((said, rows))
+    return _walk_of(tool, taken, limit, is_whole=False)
+
+
+def _rows(said: Said) -> tuple[Mapping[str, Json], ...]:
+    listings = said.listings
+    return tuple(max(listings.values(), key=len)) if listings else ()
+
+
+def _is_last(said: Said) -> bool:
+    """Whether a page says that there is no other one."""
+    flags = [value for name, value in said.fields.items() if _MORE & set(words_of(name))]
+    return bool(flags) and all(value in (False, None, "", "false", "no") for value in flags)
+
+
+def _faults(
+    subject: Subject, survey: Survey, walk: Walk, same: Sequence[Walk]
+) -> Iterator[tuple[str, dict[str, Json]]]:
+    """What is wrong with a walk, and what shows it."""
+    shown: dict[str, Json] = {"calls": [str(said.call) for said, _ in walk.pages[:4]], "pages": len(walk.pages)}
+    first = walk.pages[0][1]
+    others = [one for one in same if one is not walk]
+    if walk.limit is not None and len(first) != walk.limit:
+        is_more = any(len(one.rows) > max(walk.limit, len(first)) for one in same)
+        if is_more:
+            yield "its limit is not the number of rows that come", {**shown, "limit": walk.limit, "rows": len(first)}
+    if walk.beyond:
+        yield "a page that says it is the last one is followed by another", {**shown, "rows_after_it": walk.beyond}
+    if not walk.is_whole or len(walk.pages) < 2:
+        return
+    borders = [(one[1][-1], other[1][0]) for one, other in zip(walk.pages, walk.pages[1:], strict=False)]
+    if len(borders) > 1 and 2 * sum(one == other for one, other in borders) >= len(borders):
+        yield "a page begins with the last row of the page before", {**shown, "row": dict(borders[0][0])}
+    for how, number, where in _stated(subject, survey, walk):
+        if number != len(walk.rows):
+            what = f"all pages together have other rows than {how}"
+            yield what, {**shown, "rows": len(walk.rows), "stated": number, "by": where}
+    for other in others:
+        if other.is_whole and len(other.rows) != len(walk.rows) and walk.limit is None:
+            sizes = [len(walk.pages[0][1]), len(other.pages[0][1])]
+            yield (
+                "pages of another size have other rows",
+                {**shown, "rows": [len(walk.rows), len(other.rows)], "sizes": sizes},
+            )
+    missing = _missing_of_task(survey.task, walk)
+    if missing:
+        yield "rows of the task are on no page", {**shown, "rows": len(walk.rows), "on_no_page": missing[:4]}
+
+
+def _stated(subject: Subject, survey: Survey, walk: Walk) -> Iterator[tuple[str, int, str]]:
+    """How many rows there are by the pages themselves, and by tools that count."""
+    if walk.total is not None:
+        yield "its own total states", walk.total, walk.tool
+    if subject.tools[walk.tool].required - {(_pager(subject, walk.tool) or ("",))[0]}:
+        return
+    about = set(words_of(documented(subject, walk.tool)))
+    for one in survey.found():
+        named = set(words_of(one.call.tool))
+        number = number_of(one.fields.get("")) if one.call.tool != walk.tool and not one.call.arguments else None
+        if number is None or not _COUNTING & (named | set(words_of(documented(subject, one.call.tool)))):
+            continue
+        nouns = (named | set(words_of(documented(subject, one.call.tool)))) - _COUNTING - _PLAIN
+        if nouns & about and len(walk.rows) / 2 < number[0] < 2 * len(walk.rows):
+            yield f"{one.call.tool} states", int(number[0]), one.call.tool
+
+
+_PLAIN = set(
+    words_of(
+        "the a of all how there are in is an and type function name description parameters object properties required "
+        "additional false true page pages each by to from for with"
+    )
+)
+
+
+def _missing_of_task(task: Task, walk: Walk) -> list[Json]:
+    """Rows of the task's own list that are on no page, where the pages leave them out at their borders or their end."""
+    for items in _lists(task.fields):
+        places = [next((i for i, item in enumerate(items) if _is_row_of(row, item)), None) for row in walk.rows]
+        if len(items) < 4 or None in places or len(set(places)) < len(items) / 2:
+            continue
+        missing = [items[i] for i in range(len(items)) if i not in places]
+        size, count = len(walk.pages[0][1]), len(walk.pages)
+        is_full = all(len(rows) == size for _, rows in walk.pages)
+        is_at_borders = count > 2 and count - 1 <= len(missing) <= count
+        if missing and (is_at_borders or (is_full and len(missing) == len(items) % size)):
+            return missing
+    return []
+
+
+def _lists(value: Json) -> Iterator[list[Json]]:
+    for item in value.values() if isinstance(value, Mapping) else ():
+        if isinstance(item, list):
+            yield item
+        yield from _lists(item)
+
+
+def _is_row_of(row: Mapping[str, Json], item: Json) -> bool:
+    own = list(item.values()) if isinstance(item, Mapping) else list(item) if isinstance(item, list) else [item]
+    return bool(row) and all(any(is_equal(value, one) for one in own) for value in row.values())

@@ -1,0 +1,75 @@
+"""A depot that gives prices without cents, so that the two cheapest items cost the same."""
+
+import random
+from functools import partial
+
+from sparring.environments import Environment, tool
+from sparring.scorers import exact_match
+from sparring.types import Task
+
+NAMES = [
+    "Pump 4",
+    "garden hose",
+    "Éclair lamp",
+    "bench",
+    "drill",
+    "saw",
+    "ladder",
+    "anvil",
+    "cart",
+    "heater",
+    "rope",
+    "vice",
+]
+
+
+class Depot(Environment):
+    def reset(self, task):
+        self.items = task.fields["items"]
+
+    @tool
+    def stock(self) -> list:
+        """Codes of all items."""
+        return sorted(one["code"] for one in self.items)
+
+    @tool
+    def price_of(self, code: str) -> str:
+        """Price of an item in euros."""
+        return next((f"{one['price']:.0f}" for one in self.items if one["code"] == code), "no such item")
+
+
+def make_tasks(split, num):
+    rng = random.Random(f"depot {split}")
+    tasks = []
+    for index in range(num):
+        items = [
+            {
+                "code": f"{rng.choice('KLMN')}{rng.randint(100, 999)}{number}",
+                "name": name,
+                "pieces": rng.randint(2, 140),
+                "price": rng.randint(200, 9900) / 100,
+                "shelf": rng.randint(1, 60),
+                "room": rng.choice(["north", "south", "cellar"]),
+                "delivered": f"2025-{rng.randint(1, 9):02d}-{rng.randint(10, 28)}",
+            }
+            for number, name in enumerate(rng.sample(NAMES, 9))
+        ]
+        wanted, near = rng.sample(items, 2)
+        wanted["price"], near["price"] = 1.13, 1.38
+        prompt = "Which item is the cheapest? Answer with its code alone."
+        message = {"role": "user", "content": prompt}
+        fields = {"items": items, "answer": wanted["code"]}
+        tasks.append(Task(id=f"{split}-{index}", messages=(message,), fields=fields))
+    return tasks
+
+
+train_tasks = partial(make_tasks, "train", 24)
+validation_tasks = partial(make_tasks, "validation", 8)
+held_out_tasks = partial(make_tasks, "held_out", 8)
+
+
+def reward(trajectory):
+    return float(str(trajectory.messages[-1].get("content")).strip() == trajectory.task.fields["answer"])
+
+
+scorer = exact_match(None, "answer")
