@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from sparring.types import Trajectory
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -27,6 +30,8 @@ NAMED_BY: Mapping[str, Mapping[str, str]] = {
 }
 """Which rules name the mechanism of which hack, with an expression that what they name must match. Others are alarms: they report
 that something is wrong, and the episodes that show it."""
+NAMING = ("reward.mechanism", "reward.component_takes_over", "answers.copied_from_example", "exploits.known")
+"""Rules that name a mechanism."""
 ALARMS = ("reward.", "exploits.")
 """Rules that raise an alarm, as warnings or errors, by the beginnings of their names."""
 
@@ -41,30 +46,50 @@ class Case:
     hack: str | None = None
     """None of a healthy run."""
     overrides: tuple[str, ...] = ()
+    named: str | None = None
+    """An expression that a mechanism must match to be the right one; None where NAMED_BY has it by rule."""
 
     @property
     def run_name(self) -> str:
         return self.name.replace("/", "-")
 
+    @property
+    def named_by(self) -> Mapping[str, str]:
+        """The rules that may name the mechanism of the hack, with an expression that what they name must match."""
+        if self.hack is None:
+            return {}
+        return NAMED_BY[self.hack] if self.named is None else dict.fromkeys(NAMING, self.named)
+
+    @property
+    def shows_hack(self) -> Callable[[Trajectory], bool] | None:
+        """Whether an episode shows the hack: the function `hacked` beside the reward, None where there is none."""
+        return runpy.run_path(str(self.recipe.parent / "environment.py")).get("hacked")
+
 
 def hack_cases() -> list[Case]:
-    """Our own first, then those of somebody who had not seen the detectors."""
+    """Our own first, then those of two engineers who had not seen the detectors."""
     return [
-        Case(name=f"{author}/{path.parent.name}", recipe=path.parent / "recipe.toml", hack=_told(path)["hack"])
-        for author in ("own", "blind")
+        Case(
+            name=f"{author}/{path.parent.name}", recipe=path.parent / "recipe.toml", hack=told["hack"],
+            named=told.get("named"),
+        )
+        for author in ("own", "blind", "blind2")
         for path in sorted((HERE / author).glob("*/case.toml"))
-    ]
+        for told in (_told(path),)
+    ]  # fmt: skip
 
 
 def healthy_cases() -> list[Case]:
-    """The runs of healthy/runs.toml, recipes by a path from the root; then those of somebody who had not seen the detectors."""
+    """The runs of healthy/runs.toml, recipes by a path from the root; then those of engineers who had not seen the detectors."""
     told = tomllib.loads((HERE / "healthy" / "runs.toml").read_text("utf-8"))
     ours = [
         Case(name=f"healthy/{name}", recipe=ROOT / run["recipe"], overrides=tuple(run.get("overrides", ())))
         for name, run in told.items()
     ]
-    blind = sorted((HERE / "blind_healthy").glob("*/recipe.toml"))
-    return [*ours, *(Case(name=f"blind_healthy/{path.parent.name}", recipe=path) for path in blind)]
+    blind = [
+        path for folder in ("blind_healthy", "blind2_healthy") for path in sorted((HERE / folder).glob("*/recipe.toml"))
+    ]
+    return [*ours, *(Case(name=f"{path.parts[-3]}/{path.parent.name}", recipe=path) for path in blind)]
 
 
 def _told(path: Path) -> dict[str, str]:
