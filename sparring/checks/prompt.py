@@ -15,7 +15,6 @@ from sparring.checks.graded import with_last
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
 from sparring.environments import answer
-from sparring.environments.base import opened, reset
 from sparring.findings import Finding, Severity
 from sparring.protocols import Chat, SpliceRefused
 from sparring.types import Json, Message, Task
@@ -405,12 +404,8 @@ def _said(message: Message) -> Json:
 
 
 async def prompt_of(subject: Subject, task: Task) -> str:
-    """The text of an episode's opening messages, as `reset` gives them."""
-    messages: Sequence[Message] = task.messages
-    if subject.environment_class is not None:
-        async with opened(subject.make_environment(), task) as environment:
-            messages = await reset(environment, task)
-    return "\n".join(map(text_of, messages))
+    """The text of an episode's opening messages, as `reset` gives them. Raises what `Subject.opened` raises."""
+    return "\n".join(map(text_of, await subject.opening(task)))
 
 
 def asked_tags(prompt: str) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, final
 
 from sparring.agents.tool_loop import play
 from sparring.build import Parts, Tasks, environment_of, judges_of, load_tasks
+from sparring.checks.answers import opening_of
 from sparring.checks.own_code import OwnCode
 from sparring.checks.registry import Need
 from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
@@ -25,6 +26,7 @@ from sparring.checks.timing import OutOfTimeError, TimedOutError, Timing, Undeci
 from sparring.checks.watch import Watch, timeout_in
 from sparring.config import Config
 from sparring.environments import Environment, opened
+from sparring.environments.base import reset
 from sparring.environments.tools import Tool, ToolLike
 from sparring.errors import InfrastructureError, RewardError, SparringError, UsageError
 from sparring.evaluation.independence import objects_reached
@@ -107,6 +109,7 @@ class Subject:
         self._played: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
         self._experts: dict[str, ScriptedPolicy] = {}
         self._judged: dict[tuple[str, str, int], Trajectory] = {}
+        self._openings: dict[str, list[Message]] = {}
         self._outages: dict[JudgeName, JudgeOutageError] = {}
         self._make_environment: Callable[[], Environment] | None = None
         self.environment_class: type[Environment] | None = None
@@ -280,11 +283,24 @@ class Subject:
         own = copy.deepcopy(task)
         async with self.opened(own) as environment:
             result = await play(own, environment, session, max_turns=self.config.environment.max_turns)
-        return Trajectory(
+        played = Trajectory(
             id=session.id, task=task, attempt=0, turns=session.turns, messages=copy.deepcopy(tuple(result.messages)),
             outcome=result.outcome, reward=None, score=None, metrics=result.metrics,
             transitions=tuple(result.transitions), final_state=result.final_state, error=result.error,
         )  # fmt: skip
+        self._openings.setdefault(task.id, opening_of(played))
+        return played
+
+    async def opening(self, task: Task) -> list[Message]:
+        """The messages with which an episode of a task begins: as in one that was played, else what `reset` gives now. Raises
+        what `opened` raises."""
+        if task.id not in self._openings:
+            if self.environment_class is None:
+                return list(task.messages)
+            own = copy.deepcopy(task)
+            async with self.opened(own) as environment:
+                self._openings[task.id] = list(await reset(environment, own))
+        return self._openings[task.id]
 
     async def judge(self, trajectory: Trajectory) -> Trajectory:
         """With reward and score, as far as the recipe names them. Raises what `ask_judge` raises."""
