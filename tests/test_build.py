@@ -100,6 +100,22 @@ def test_demonstrations_that_no_sequence_can_hold_are_refused_by_their_length(tm
         asyncio.run(parts.engine.close())
 
 
+def test_demonstrations_that_the_model_has_no_positions_for_are_refused(tmp_path: Path) -> None:
+    # A recipe may allow longer sequences than the model knows positions for: 512 in this one.
+    long = [{"role": "user", "content": "find a 0? " * 200}, {"role": "assistant", "content": "ans a"}]
+    (tmp_path / "one.jsonl").write_text(json.dumps({"messages": long}) + "\n", "utf-8")
+    with Ledger() as ledger:
+        settings = ["run.num_threads=1", "model.max_sequence_length=4096"]
+        parts = build(load_config(RECIPE, settings), RECIPE.parent, ledger)
+        limit = parts.policy.max_positions
+        assert limit < 4096
+        with pytest.raises(
+            DataError, match=rf"1 of 1 demonstrations .* longer than the {limit} positions of model.name"
+        ):
+            demonstrations(parts, 9, str(tmp_path / "one.jsonl"))
+        asyncio.run(parts.engine.close())
+
+
 def test_demonstrations_may_end_with_a_tool_result_only_where_the_environment_ends_episodes(tmp_path: Path) -> None:
     for file in RECIPE.parent.iterdir():
         if file.is_file():

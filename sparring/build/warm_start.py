@@ -48,14 +48,16 @@ def demonstrations(parts: Parts, num: int, source: str) -> list[tuple[tuple[int,
             tokenized.append(tokenize_conversation(parts.chat, conversation, tools))
         except (DataError, SpliceRefused) as error:
             raise DataError(f"demonstration {row} of {source!r}: {error}") from error
-    limit = parts.config.model.max_sequence_length
+    asked, limit = parts.config.model.max_sequence_length, parts.policy.max_positions
     too_long = [(len(ids), row) for row, (ids, _) in enumerate(tokenized, start=1) if len(ids) > limit]
     if too_long:
         most, row = max(too_long)
+        whose, remedy = f"model.max_sequence_length = {limit}", f"Raise model.max_sequence_length to {most}"
+        if limit < asked:
+            whose, remedy = f"the {limit} positions of model.name", "Take a model with more positions"
         raise DataError(
-            f"{len(too_long)} of {len(tokenized)} demonstrations of {source!r} are longer than model.max_sequence_length = "
-            f"{limit}; the longest, demonstration {row}, has {most} tokens. Raise model.max_sequence_length to {most}, or leave "
-            "these out."
+            f"{len(too_long)} of {len(tokenized)} demonstrations of {source!r} are longer than {whose}; the longest, "
+            f"demonstration {row}, has {most} tokens. {remedy}, or leave these out."
         )
     return tokenized
 
