@@ -284,6 +284,8 @@ class MultiTurnRLTrainer:
 
     async def _prepared(self, *, checks: bool) -> tuple[Parts, RunFolder]:
         """The built objects and the run's folder. Raises GateError for errors that the checks find."""
+        if self.folder is None:
+            RunFolder.require_new(Path(self.config.run.runs_dir), self._name)  # before a minute of checks
         reports = [await self._checked()] if checks else []
         if self._parts is None:
             with self._console.phase("loading the model"):

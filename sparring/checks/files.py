@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from sparring.checks.calls import players
@@ -42,12 +43,14 @@ async def _play(subject: Subject) -> None:
     """Episodes and their rewards, as far as they can be played: other rules report what cannot."""
     if subject.environment_class is None:
         return
+    played = []
     for task in subject.sample:
-        try:
-            for policy in await players(subject, task):
-                await subject.play(task, policy)
-        except UndecidedError:
-            continue
+        with suppress(UndecidedError):
+            played += [await subject.play(task, policy, judged=False) for policy in await players(subject, task)]
+    await subject.judge_ahead(played)
+    for one in played:
+        with suppress(UndecidedError):
+            await subject.judge(one)
 
 
 def _missing(found: list[OpenedFile]) -> Iterator[Finding]:

@@ -183,7 +183,7 @@ async def _reads(
     read: set[tuple[str, ...]] = set()
     missed: set[tuple[str, ...]] = set()
     judges: tuple[tuple[JudgeName, object], ...] = (("reward", subject.reward), ("scorer", subject.scorer))
-    await subject.judge_ahead([as_trajectory(gold.task, gold.answer) for gold in golds[:NUM_READ]])
+    await subject.judge_ahead([*right.values(), *(as_trajectory(gold.task, gold.answer) for gold in golds[:NUM_READ])])
     for gold in [*(one for one in golds if one.task.id in right), *golds[:NUM_READ]]:
         for name, judge in judges:
             if judge is not None:

@@ -32,10 +32,13 @@ async def graded_aspects(subject: Subject, judge: JudgeName, right: Sequence[Tra
     found: set[Aspect] = set()
     if (subject.scorer if judge == "scorer" else subject.reward) is None:
         return frozenset()
-    for place, trajectory in enumerate(right[:NUM_PROBED]):
+    probed = [
+        (trajectory, list(_changes(trajectory, [*right[:place], *right[place + 1 :]])))
+        for place, trajectory in enumerate(right[:NUM_PROBED])
+    ]
+    await subject.judge_ahead([one for trajectory, changes in probed for one in (trajectory, *(c for _, c in changes))])
+    for trajectory, changes in probed:
         best = await grade(subject, judge, trajectory)
-        changes = list(_changes(trajectory, [*right[:place], *right[place + 1 :]]))
-        await subject.judge_ahead([changed for _, changed in changes])
         for aspect, changed in changes:
             if aspect not in found and best is not None:
                 given = await grade(subject, judge, changed)

@@ -197,7 +197,9 @@ async def tag(subject: Subject) -> Iterable[Finding]:
         return [*await _asked_in_vain(subject, golds, one, asked), *await _asked_prefix(subject, golds, one, prompt)]
     body = golds.form.body(one.gold.parts or {})
     tags = dict.fromkeys([golds.form.tag, *asked, *ANSWER_TAGS])
-    tried = {name: await _try(subject, golds, one, golds.form.text(body, name)) for name in tags}
+    texts = {name: golds.form.text(body, name) for name in tags}
+    await subject.judge_ahead([with_last(one.trajectory, answer(text)) for text in texts.values()])
+    tried = {name: await _try(subject, golds, one, text) for name, text in texts.items()}
     paid = [name for name, episode in tried.items() if episode.score is not None and episode.score >= 1.0]
     if not paid:
         return []

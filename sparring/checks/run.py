@@ -22,7 +22,14 @@ from sparring import errors
 from sparring.checks import CHECKS
 from sparring.checks.registry import Check
 from sparring.checks.report import Checked, CheckReport
-from sparring.checks.timing import CALL_SECONDS, MOST_STRETCHED, START_SECONDS, TOTAL_SECONDS
+from sparring.checks.timing import (
+    CALL_SECONDS,
+    MOST_STRETCHED,
+    START_SECONDS,
+    TOTAL_SECONDS,
+    VERDICT_SECONDS,
+    VERDICTS_SECONDS,
+)
 from sparring.checks.watch import read_note
 from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
@@ -191,18 +198,21 @@ class _Run:
                     "return; put that right and try again."
                 ) from None
             _raise_refusal(line)
-            if line["announced"] is not None and line["announced"] not in self._announced:
-                self._announced.add(line["announced"])
-                self._announce(line["announced"])
-            slowness = line["slowness"]
-            self._deadline = max(self._deadline, self._began + self._seconds * min(MOST_STRETCHED, slowness))
+            slowness, waited = line["slowness"], 0.0
+            if line["announced"] is not None:
+                waited = VERDICTS_SECONDS * self._options.minutes
+                if line["announced"] not in self._announced:
+                    self._announced.add(line["announced"])
+                    self._announce(line["announced"])
+            longest_check = self._seconds * min(MOST_STRETCHED, slowness) + waited
+            self._deadline = max(self._deadline, self._began + longest_check)
             while left:
                 name = worker.line(until=self._deadline + _END_SECONDS)["begin"]
                 self._on_rule(name)
                 began = time.monotonic()
                 try:
                     # The process keeps to the time itself, unless a call never comes back: then it is ended from here.
-                    longest = max(left[name].seconds, START_SECONDS + CALL_SECONDS) * self._options.minutes
+                    longest = max(left[name].seconds, START_SECONDS + CALL_SECONDS) * self._options.minutes + waited
                     end = worker.line(until=min(self._deadline + _END_SECONDS, began + longest * slowness))
                 except _Stopped as stopped:
                     took = time.monotonic() - began
@@ -226,6 +236,8 @@ class _Run:
             "note": str(self._folder / "call"),
             "call_seconds": CALL_SECONDS * options.minutes,
             "start_seconds": START_SECONDS * options.minutes,
+            "verdict_seconds": VERDICT_SECONDS * options.minutes,
+            "verdicts_seconds": VERDICTS_SECONDS * options.minutes,
             "began": time.monotonic(),
             "seconds": self._deadline - time.monotonic(),
             "model": options.model,

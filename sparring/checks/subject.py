@@ -111,6 +111,7 @@ class Subject:
         self._judged: dict[tuple[str, str, int], Trajectory] = {}
         self._openings: dict[str, list[Message]] = {}
         self._outages: dict[JudgeName, JudgeOutageError] = {}
+        self._is_answered = False
         self._make_environment: Callable[[], Environment] | None = None
         self.environment_class: type[Environment] | None = None
         with self.watch.loading("importing the recipe's code"):
@@ -315,9 +316,14 @@ class Subject:
 
     async def judge_ahead(self, trajectories: Sequence[Trajectory]) -> None:
         """Where a model judges, ask about all of these at the same time: a verdict takes seconds, and is remembered. What
-        fails fails again when it is asked for."""
-        if self.model_judges:
-            await asyncio.gather(*map(self.judge, trajectories), return_exceptions=True)
+        fails fails again when it is asked for. The very first is asked for alone, and a refused key ends the check there."""
+        if not self.model_judges or not trajectories:
+            return
+        if not self._is_answered:
+            with suppress(UndecidedError):
+                await self.judge(trajectories[0])
+            self._is_answered = True
+        await asyncio.gather(*map(self.judge, trajectories), return_exceptions=True)
 
     async def ask_judge(self, judge: JudgeName, trajectory: Trajectory) -> Any:
         """What the reward or the scorer returns for an episode, checked.

@@ -16,6 +16,10 @@ START_SECONDS = 20.0
 """What the first start and reset of an environment may take, for each minute of the check."""
 CALL_SECONDS = 5.0
 """What one call of user code may take, for each minute of the check; more where the environment starts slowly."""
+VERDICT_SECONDS = 30.0
+"""What a verdict of a model that judges may take, for each minute of the check; all of an episode's are asked for at once."""
+VERDICTS_SECONDS = 180.0
+"""What a check takes longer at most where a model judges, for each minute that it is given."""
 SLOWER_THAN_START = 5.0
 """A call may take this many times as long as the environment needs to start and reset."""
 MOST_PATIENT = 10.0

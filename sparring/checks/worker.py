@@ -62,8 +62,12 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     slowness = min(MOST_PATIENT, ratio) if ratio > 1.5 else 1.0
     subject.watch.patience = slowness
     left = request["seconds"] * min(MOST_STRETCHED, slowness) - (time.monotonic() - request["began"])
+    announced = announcement(subject)
+    if announced is not None:
+        subject.watch.seconds = max(subject.watch.seconds, request["verdict_seconds"])
+        left += request["verdicts_seconds"]
     subject.timing = Timing(seconds=left, processor_seconds=request["seconds"] - processor_time())
-    tell(loaded=True, slowness=slowness, announced=announcement(subject))
+    tell(loaded=True, slowness=slowness, announced=announced)
     folder = Path(request["note"]).parent
     try:
         with metered_in(folder, during="check"):

@@ -74,8 +74,7 @@ class RunFolder:
         Raises DataError when the named run exists or the folder cannot be made.
         """
         runs_dir = Path(config.run.runs_dir)
-        if name is not None and _UNSAFE.search(name):
-            raise DataError(f"run name {name!r} is not the name of a folder; give one without slashes.")
+        cls.require_new(runs_dir, name)
         try:
             files = files_of(recipe, runs_dir)
             runs_dir.mkdir(parents=True, exist_ok=True)
@@ -94,6 +93,14 @@ class RunFolder:
         folder = cls(path)
         folder.set_status("created", step=0)
         return folder
+
+    @staticmethod
+    def require_new(runs_dir: Path, name: str | None) -> None:
+        """Raises DataError for a name that a new run cannot have: no name of a folder, or that of another run."""
+        if name is not None and _UNSAFE.search(name):
+            raise DataError(f"run name {name!r} is not the name of a folder; give one without slashes.")
+        if name is not None and (runs_dir / name).exists():
+            raise _taken(runs_dir / name)
 
     def absolute(self) -> Self:
         """The same, and there also when user code changes the working folder."""
@@ -387,15 +394,18 @@ def machine() -> dict[str, Json]:
     return {"versions": versions, "hardware": hardware}
 
 
+def _taken(path: Path) -> DataError:
+    return DataError(
+        f"{path} exists; a run is never overwritten. Give another name, or continue it with `sparring train --resume {path}`."
+    )
+
+
 def _make(runs_dir: Path, name: str | None, recipe: Path) -> Path:
     if name is not None:
         try:
             (runs_dir / name).mkdir()
         except FileExistsError:
-            raise DataError(
-                f"{runs_dir / name} exists; a run is never overwritten. Give another name, or continue it with "
-                f"`sparring train --resume {runs_dir / name}`."
-            ) from None
+            raise _taken(runs_dir / name) from None
         return runs_dir / name
     stem = recipe.resolve().parent.name or "run"
     while True:
