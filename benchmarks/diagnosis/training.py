@@ -45,7 +45,7 @@ def is_whole(run: Path) -> bool:
     return RunFolder.is_run(run) and RunFolder(run).status().get("status") in WHOLE
 
 
-def warm_model(recipe: str, runs: Path) -> Path:
+def warm_model(recipe: str, runs: Path, more: Sequence[str] = ()) -> Path:
     """The recipe's warm-started model, made where it is not there: runs begin from it."""
     run, model = runs / f"warm-{recipe}", runs / f"warm-{recipe}-model"
     if not (model / "config.json").is_file():
@@ -54,7 +54,7 @@ def warm_model(recipe: str, runs: Path) -> Path:
             shutil.rmtree(run, ignore_errors=True)
             _must(
                 recipe, "train", str(RECIPES[recipe]), "--no-check", "--no-supervise", f"run.runs_dir={runs}",
-                f"run.name={run.name}", "schedule.max_steps=0", "schedule.val_every=0", "evaluation.val_num_tasks=8",
+                f"run.name={run.name}", "schedule.max_steps=0", "schedule.val_every=0", "evaluation.val_num_tasks=8", *more,
             )  # fmt: skip
         shutil.rmtree(model, ignore_errors=True)
         _must(recipe, "export", str(run), str(model), "--merge")

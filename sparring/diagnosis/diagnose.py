@@ -63,8 +63,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
         "evaluation.completion", "stall.groups_agree", "stall.flat_from_start", "system.filtered", "difficulty.",
     ),
     "budgets.turn_tokens_in_training": CUT_SHORT,
-    # Where nothing can be right for want of turns, what is paid for parts of an answer looks like a phrase that is paid.
-    "budgets.turns_in_training": (*CUT_SHORT, "reward.pays_for_phrase", "answers.stuffed"),
+    "budgets.turns_in_training": CUT_SHORT,
     "budgets.context_in_training": CUT_SHORT,
     "stall.flat_from_start": (
         "stall.groups_agree", "system.filtered", "evaluation.all_zero", "evaluation.completion", "difficulty.",
