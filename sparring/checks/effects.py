@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from sparring.checks.probes import LOOK, TEXTS, Bench, Probe, benches, documents, name_words
+from sparring.checks.probes import LOOK, PLAIN, TEXTS, Bench, Probe, benches, documents, name_words, says
 from sparring.checks.registry import check
-from sparring.checks.stored import alteration, arrived, is_number, is_shown, new_texts, stores
+from sparring.checks.stored import alteration, arrived, is_number, new_texts, stores
 from sparring.checks.subject import Subject
-from sparring.checks.views import STATE, Change, View, skeleton
+from sparring.checks.views import STATE, Change, Path, flat, parsed, turns_down, without
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -34,6 +34,11 @@ _DOCUMENTED_NUMBERS = (
     "integer", "nearest",
 )  # fmt: skip
 """Beginnings of words in a description with which a value may be stored in another way than it was given."""
+_SAID_OF_TEXTS = (
+    r"lower.?case|upper.?case|capital|truncat|\bcut (?:off|to|after)|\d+ characters|\bascii\b|accents|normali[sz]"
+)
+_SAID_OF_NUMBERS = r"\bround(?:ed|s|ing)?\b|whole (?:number|euro|unit)|\bclamp|truncat|at most|up to|maximum|capped"
+"""Words of the prompt with which a value may be stored in another way than it was given."""
 
 
 @check("environment.writes_lost", needs=("environment",), seconds=30.0)
@@ -78,7 +83,7 @@ def _without_effect(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
         return None
     if name not in bench.keys(base.call):
         return None
-    if skeleton(probe.result.content, probe.call.arguments) != skeleton(base.result.content, base.call.arguments):
+    if without(probe.result.content, probe.call.arguments) != without(base.result.content, base.call.arguments):
         return None
     if documents(bench, tool, "idempot", "whether", "no matter", "if (?:it|there|one|any)", "does nothing", "ignored"):
         return None
@@ -105,14 +110,16 @@ def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
     if isinstance(value, str) and probe.kind in TEXTS and not arrived(probe, value):
         stems = _DOCUMENTED_TEXTS
         stored = next((one for change in probe.changes for one in new_texts(change) if alteration(value, one)), None)
-        how = None if stored is None or documents(bench, tool, *stems) else alteration(value, stored)
-        if how is None or stored is None or is_shown(probe, stored):
+        is_said = documents(bench, tool, *stems) or says(bench, _SAID_OF_TEXTS)
+        how = None if stored is None or is_said else alteration(value, stored)
+        answered = [str(one) for _, one in flat(parsed(probe.result.content), ())]
+        if how is None or any(alteration(value, one) == how for one in answered):
             return None
         seen: Json = stored
     elif isinstance(value, int | float) and not isinstance(value, bool) and probe.kind in ("number", "unknown"):
         stems = _DOCUMENTED_NUMBERS
         change = _number_lost(bench, base, probe, name)
-        if change is None or documents(bench, tool, *stems):
+        if change is None or documents(bench, tool, *stems) or says(bench, _SAID_OF_NUMBERS):
             return None
         how, seen = "as another number", change.after
     if how is None:
@@ -179,24 +186,29 @@ def _crashed(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
     )
 
 
+_REACHING = (
+    "all\\b", "every", "each", "folder", "director", "recurs", "begin", "start", "prefix", "match", "pattern", "contain", "relat",
+    "link", "under", "below", "inside", "within", "sub", "in it", "depend", "children", "group", "whole", "duplicate", "cascad",
+    "everything", "both", "swap", "others", "rest\\b", "along with", "together", "merge",
+)  # fmt: skip
+"""Beginnings of words in the description of a tool that changes more than what is named."""
+
+
 @check("environment.writes_reach", needs=("environment",))
 async def writes_reach(subject: Subject) -> Iterable[Finding]:
     """A call that names one thing changes that thing and no other of its kind.
 
     After each writing call the things beside the named one are read too: other keys of the same object, other items of the same
-    list, names that begin with the name. An error where another one is gone, or holds what was written. Tools whose
-    description says that they reach further (all, every, folder, related) are left alone.
+    list, names that begin with the name. An error where another one is gone, holds what was written, or moved by the same
+    number. Tools whose description says that they reach further (all, every, folder, related) are left alone.
     """
     found = []
-    stems = ("all\\b", "every", "each", "folder", "director", "recurs", "begin", "start", "prefix", "match", "pattern", "contain",
-             "relat", "link", "depend", "children", "group", "whole", "duplicate", "cascad", "everything", "both", "swap",
-             "others", "rest\\b", "along with", "together", "merge")  # fmt: skip
     for bench in await unspoilt(subject):
         for probe in bench.probes:
             keys = bench.keys(probe.call)
             if probe.is_refused or probe.ended or not keys or not probe.changes:
                 continue
-            if documents(bench, probe.call.tool, *stems):
+            if documents(bench, probe.call.tool, *_REACHING):
                 continue
             seen = _beyond(bench, probe, keys)
             if seen is None:
@@ -223,19 +235,26 @@ def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]
     """What happened to things that a call does not name, and which these are."""
     given = {str(one) for one in probe.call.arguments.values()}
     values = [value for name, value in probe.call.arguments.items() if name not in keys and not isinstance(value, bool)]
+    named_by_keys = {str(probe.call.arguments[key]) for key in keys}
     for key in keys:
         named = str(probe.call.arguments[key])
         beside = bench.first.siblings(named)
-        is_gone_itself = named not in _names_left(probe.after, bench.first, named)
-        gone, written = [], []
+        is_gone_itself = bench.first.shows(named) and not probe.after.shows(named)
+        gone, written, added = [], [], []
         for other in (one for one in beside - given if one.casefold() != named.casefold()):
-            own = [one for one in probe.changes if other in one.path and not given & set(one.path)]
+            own = [one for one in probe.changes if other in one.path and not named_by_keys & set(one.path)]
             if not own:
                 continue
-            if is_gone_itself and other not in _names_left(probe.after, bench.first, other):
+            if is_gone_itself and not probe.after.shows(other):
                 gone.append(other)
-            elif any(one.before is not None and one.after in values and one.after != one.before for one in own):
+            elif _is_written(own, values) or (
+                _is_taken(bench, probe, key, other) and _moves_alike(probe, named, other, values)
+            ):
                 written.append(other)
+            elif any(one.before is None and one.after in (PLAIN, *TEXTS.values()) for one in own):
+                added.append(other)
+        # One more may be a sender or a log.
+        written += [one for one in added if len(added) > 1 or one.startswith(named)]
         if gone:
             return "also took away", sorted(gone)
         if written:
@@ -243,11 +262,34 @@ def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]
     return None
 
 
-def _names_left(after: View, before: View, name: str) -> frozenset[str]:
-    """The name, where it still stands in every tool's answers and in the state where it stood before; else nothing."""
-    places = {path[: path.index(name) + 1] for path in before.leaves if name in path}
-    left = {path[: path.index(name) + 1] for path in after.leaves if name in path}
-    return frozenset({name}) if places & left else frozenset()
+def _is_written(own: list[Change], values: list[Json]) -> bool:
+    return any(one.before is not None and one.after in values and one.after != one.before for one in own)
+
+
+def _is_taken(bench: Bench, probe: Probe, key: str, other: str) -> bool:
+    """Whether the tool takes another name in the same place."""
+    return any(
+        one.call.tool == probe.call.tool
+        and str(one.call.arguments.get(key)) == other
+        and one.changes
+        and not one.is_refused
+        for one in bench.probes
+    )
+
+
+def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bool:
+    """Whether a number of two things changes by the same given amount."""
+    places = {
+        tuple("" if part == named else part for part in one.path): one.after - one.before
+        for one in probe.changes
+        if named in one.path and is_number(one.before) and is_number(one.after)
+    }
+    return any(
+        places.get(tuple("" if part == other else part for part in one.path)) == one.after - one.before
+        and abs(one.after - one.before) in values
+        for one in probe.changes
+        if other in one.path and is_number(one.before) and is_number(one.after)
+    )
 
 
 @check("environment.refused_writes", needs=("environment",))
@@ -261,7 +303,7 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
     found = []
     for bench in await unspoilt(subject):
         for probe in bench.probes:
-            if not probe.is_refused or probe.ended:
+            if probe.ended or not turns_down(probe.result, probe.call.arguments):
                 continue
             changes = [one for one in probe.changes if not _is_counted(one)]
             # A tool that gives no answer afterwards may be locked on purpose.
@@ -305,7 +347,7 @@ async def stale_reads(subject: Subject) -> Iterable[Finding]:
     The same writing call is made in two fresh environments: in one all reading tools were asked before, in the other none.
     Afterwards all are asked, and must answer alike in both. An error where one still gives its old answer, from a cache
     that the write does not clear; a warning where a value that a tool gave before the write is still given by it and is
-    another one in the final state.
+    another one in the final state, and where a number that was how many things there are stays when there is one more.
     """
     found = []
     for bench in await unspoilt(subject):
@@ -319,6 +361,7 @@ async def stale_reads(subject: Subject) -> Iterable[Finding]:
                 if late:
                     found.append(_stale(bench, base, late))
     found += _unseen(await unspoilt(subject))
+    found += _miscounted(await unspoilt(subject))
     return first_of_each(found)
 
 
@@ -375,6 +418,37 @@ def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
             change=f"Let {reader} read what {tool} writes; keep each value in one place.",
             confirm=AGAIN,
         )
+
+
+def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
+    """Numbers that a tool gives, which are how many things there are, and stay when there is one more or less."""
+    seen: dict[tuple[str, Path, Path], dict[int, tuple[Bench, Probe]]] = {}
+    wrong: set[tuple[Path, Path]] = set()
+    for bench in all_benches:
+        sizes = bench.first.sizes()
+        numbers = [(path, one) for path, one in bench.first.leaves.items() if path[0] != STATE and type(one) is int]
+        pairs = {(path, place) for path, number in numbers for place, size in sizes.items() if size == number}
+        wrong |= {(path, place) for path, number in numbers for place, size in sizes.items() if size != number}
+        for probe in (one for one in bench.probes if not one.is_refused and not one.ended):
+            after = probe.after.sizes()
+            for path, place in pairs:
+                if abs(after.get(place, 0) - sizes[place]) == 1 and probe.after.leaves.get(path) == sizes[place]:
+                    seen.setdefault((probe.call.tool, path, place), {}).setdefault(sizes[place], (bench, probe))
+    for (tool, path, place), cases in seen.items():
+        if (path, place) in wrong or len(cases) < 2:
+            continue
+        bench, probe = next(iter(cases.values()))
+        yield Finding(
+            rule="environment.stale_reads",
+            severity=Severity.WARNING,
+            symptom=f"{'/'.join(path)} still counts what was there before {tool}.",
+            evidence={
+                "task": bench.task.id, "write": str(probe.call), "number": bench.first.leaves[path],
+                "counted": "/".join(place), "now": probe.after.sizes().get(place, 0),
+            },
+            change=f"Count when {path[0]} is asked, or have {tool} change the number, too.",
+            confirm=AGAIN,
+        )  # fmt: skip
 
 
 def _is_distinctive(value: Json) -> bool:

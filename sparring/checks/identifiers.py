@@ -18,6 +18,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 _FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
+_PLACES = re.compile(r"\b(?:position|place|slot|rank|row|line|index|seat|locker|bay)s?\b", re.IGNORECASE)
+"""Words of an answer that numbers places, which are taken again on purpose."""
 _ADDING = frozenset(
     [
         "add",
@@ -98,6 +100,8 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
     if both.ended or refuses(both.results[0], first.arguments):
         return None
     name = _named_in(both.results[0], first, bench.first, both.views[0])
+    if name is not None and _PLACES.search(both.results[0].content):
+        return None
     if name is None:
         return _added_and_lost(bench, first, second, both)
     if refuses(both.results[1], second.arguments):

@@ -251,6 +251,7 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
             opening |= {str(one): one for one in before}
     bench.opening = tuple(opening.values())[:6]
     reading = [name for name in subject.tools if name not in writing and found.legal(name)]
+    reading = [name for name in reading if not await _changes_something(bench, name)]
     calls = [one for name in reading for one in _reads(bench, name)]
     own = copy.deepcopy(task)
     answers: list[dict[str, str]] = []
@@ -287,6 +288,9 @@ async def _look_twice(bench: Bench) -> bool:
 
 
 async def _changes_something(bench: Bench, tool: str) -> bool:
+    """Whether calls with values that differ change what the reading tools answer, or the final state."""
+    if not bench.schema(tool).get("properties"):
+        return False
     readers = bench.readers
     bench.readers = tuple(one for one in readers if one.tool != tool)
     try:
@@ -460,9 +464,14 @@ def _other_values(bench: Bench, call: Call) -> dict[str, Json]:
             others[name] = not value
         elif isinstance(value, int | float):
             others[name] = next((one for one in _NUMBERS if one != value and _fits(bench, call, name, one)), value)
-        elif isinstance(value, str) and value and not re.search(r"\d", value) and _fits(bench, call, name, PLAIN):
+        elif isinstance(value, str) and value and _is_free(bench, call, name) and _fits(bench, call, name, PLAIN):
             others[name] = PLAIN
     return others
+
+
+def _is_free(bench: Bench, call: Call, name: str) -> bool:
+    """Whether an argument takes any text: one was tried, or it does not look like a code."""
+    return bench.identifying.get((call.tool, name)) is False or not re.search(r"\d", str(call.arguments[name]))
 
 
 def _fits(bench: Bench, call: Call, name: str, value: Json) -> bool:
@@ -518,6 +527,11 @@ def described(bench: Bench, tool: str) -> str:
 def documents(bench: Bench, tool: str, *stems: str) -> bool:
     """Whether what is said about a tool has a word that begins so."""
     return re.search(rf"\b(?:{'|'.join(stems)})", described(bench, tool), re.IGNORECASE) is not None
+
+
+def says(bench: Bench, pattern: str) -> bool:
+    """Whether the prompt has such words."""
+    return any(re.search(pattern, str(one.get("content")), re.IGNORECASE) for one in bench.task.messages)
 
 
 def name_words(path: Sequence[str]) -> set[str]:

@@ -71,14 +71,6 @@ def _garbled(text: str) -> Iterator[str]:
             yield text.partition(mark)[0] if len(text.partition(mark)[0]) >= 3 else text.replace(mark, mark * 2)
 
 
-def is_shown(probe: Probe, stored: str) -> bool:
-    """Whether the answer shows what was stored, and not what was given."""
-    content = probe.result.content
-    escaped = json.dumps(stored)[1:-1]
-    given = str(probe.value)
-    return (stored in content or escaped in content) and given not in content and json.dumps(given)[1:-1] not in content
-
-
 def stores(change: Change, value: Json) -> bool:
     """Whether a number is what a place holds now, or what was added to it or taken from it."""
     after, before = change.after, change.before

@@ -21,10 +21,16 @@ _NAMING = ("id", "number", "name", "key", "code", "title", "path")
 _NEGATED = re.compile(
     r"\b(no such|no (?:free|open|more)|not (?:found|known|allowed|available|possible|enough|open|there|in|a|on|valid|permitted)|"
     r"unknown|invalid|illegal|cannot|can't|could not|refused|denied|unavailable|rejected|failed|does not|doesn't|already|"
-    r"insufficient|too (?:long|many|few|large|small|short|much|big|late|early)|must|nothing|only|taken|missing|wrong|out of|none|"
+    r"insufficient|too (?:long|many|few|large|small|short|much|big|late|early)|must|nothing|only|missing|wrong|out of|none|"
     r"unable|exceeds?|sold out|needs?)\b",
     re.IGNORECASE,
 )
+_REFUSED = re.compile(
+    r"^(?:not?|cannot|can't|refused|unknown|invalid|denied|rejected|unable|insufficient|too|there (?:is|are) not?)\b|"
+    r"\b(?:no such|not (?:found|possible|allowed|available|enough|permitted)|does not exist|cannot|could not|insufficient)\b",
+    re.IGNORECASE,
+)
+"""Words with which a call is turned down without a doubt."""
 _VERDICTS = frozenset({"ok", "success", "done", "accepted", "found", "saved", "valid", "succeeded", "changed"})
 _LONGEST_REFUSAL = 160
 
@@ -68,18 +74,38 @@ class View:
         }
         return frozenset(beside - {name})
 
+    def shows(self, name: str) -> bool:
+        """Whether a name stands anywhere, also within an item that has no name of its own."""
+        quoted = json.dumps(name, ensure_ascii=False)
+        return any(
+            str(value) == name or any(part == name or (part[:1] in "[{" and quoted in part) for part in path[1:])
+            for path, value in self.leaves.items()
+        )
+
+    def sizes(self) -> dict[Path, int]:
+        """How many things stand under each path."""
+        under: dict[Path, set[str]] = {}
+        for path in self.leaves:
+            for index in range(1, len(path)):
+                under.setdefault(path[:index], set()).add(path[index])
+        return {path: len(names) for path, names in under.items()}
+
 
 def _common(path: Path, prefix: Path) -> int:
     return len(prefix) if path[: len(prefix)] == prefix else -1
 
 
 def flat(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
-    """The scalars of a value with their paths. An item of a list is named by the field that tells it from the others."""
+    """The scalars of a value with their paths. An item of a list is named by the field that tells it from the others;
+    the order of a list is a leaf of its own."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from flat(item, (*path, str(name)))
     elif isinstance(value, list | tuple):
-        for name, item in zip(_item_names(value), value, strict=True):
+        names = _item_names(value)
+        if len(names) > 1:
+            yield path, " | ".join(names)
+        for name, item in zip(names, value, strict=True):
             yield from flat(item, (*path, name))
     else:
         yield path, value
@@ -133,19 +159,25 @@ def refuses(result: ToolResult, arguments: Mapping[str, Json] | None = None) -> 
     return value in (False, None) or (isinstance(value, str) and _is_negated(value))
 
 
+def turns_down(result: ToolResult, arguments: Mapping[str, Json]) -> bool:
+    """Whether a result is an error, or turns the request down without a doubt."""
+    if is_refusal(result):
+        return True
+    value = parsed(without(result.content, arguments))
+    if isinstance(value, Mapping):
+        return any(value.get(name) is False for name in _VERDICTS)
+    return isinstance(value, str) and len(value) <= _LONGEST_REFUSAL and _REFUSED.search(value) is not None
+
+
 def _is_negated(text: str) -> bool:
     return len(text) <= _LONGEST_REFUSAL and _NEGATED.search(text) is not None
 
 
 def without(content: str, arguments: Mapping[str, Json]) -> str:
-    """An answer without what it repeats of the texts among the arguments."""
-    for value in sorted((one for one in arguments.values() if isinstance(one, str)), key=len, reverse=True):
+    """An answer without what it repeats of the arguments: what is said to all calls of a kind."""
+    texts = (str(one) for one in arguments.values() if isinstance(one, str | int) and not isinstance(one, bool))
+    for value in sorted(texts, key=len, reverse=True):
         if len(value) > 1:
             content = content.replace(value, "<>").replace(json.dumps(value, ensure_ascii=False)[1:-1], "<>")
             content = content.replace(json.dumps(value)[1:-1], "<>")
     return content
-
-
-def skeleton(content: str, arguments: Mapping[str, Json]) -> str:
-    """An answer without what it repeats of the arguments, and without numbers: what is said to all calls of a kind."""
-    return re.sub(r"\d+(?:\.\d+)?", "<>", without(content, arguments))

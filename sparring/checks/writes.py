@@ -40,15 +40,18 @@ async def _writes(subject: Subject, task: Task, name: str) -> bool:
     calls = [one.call for one in legal] + [one for tried in legal[:1] for one in with_other_values(subject, tried.call)]
     others = [one for one in await _others(subject, task, name) if one not in before]
     steady = await _answers(subject, task, [*before, *others], others, ())
-    changed = await _answers(subject, task, [*before, *others], others, calls)
-    if changed is None or steady is None:
-        return changed is None
-    is_other = any(
-        one != other and same == same_again
-        for one, other, same, same_again in zip(changed.first, changed.last, steady.first, steady.last, strict=True)
-    )
-    is_other_state = steady.first[-1] == steady.last[-1] and any(one != changed.first[-1] for one in changed.states)
-    return is_other or is_other_state or (changed.again is not None and is_refusal(changed.again))
+    for made in (calls[:1], calls):  # a later call may undo what the first did
+        changed = await _answers(subject, task, [*before, *others], others, made)
+        if changed is None or steady is None:
+            return changed is None
+        is_other = any(
+            one != other and same == same_again
+            for one, other, same, same_again in zip(changed.first, changed.last, steady.first, steady.last, strict=True)
+        )
+        is_other_state = steady.first[-1] == steady.last[-1] and any(one != changed.first[-1] for one in changed.states)
+        if is_other or is_other_state or (changed.again is not None and is_refusal(changed.again)):
+            return True
+    return False
 
 
 def with_other_values(subject: Subject, call: Call) -> Iterator[Call]:
