@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sparring.checks.arguments import words_of
 from sparring.checks.explore import Call
@@ -185,7 +186,8 @@ def _compared(
             is_same = is_same or (not other_name and others and words and set(words) <= set(others))
             if not is_same or (set(words) & _BY_CALL and one.listings.keys() != other.listings.keys()):
                 continue
-            if other_name == without or value is None or there is None or str(value) == thing:
+            is_nothing = None in (value, there) or isinstance(value, bool) != isinstance(there, bool)
+            if other_name == without or is_nothing or str(value) == thing:
                 continue
             key = (one.call.tool, name, other.call.tool, other_name)
             yield key, Pair(survey.task.id, (one.call, other.call), thing, (value, there))
@@ -210,10 +212,10 @@ def _difference(seen: Sequence[Pair], text: str) -> str | None:
         known = [(one, other) for one, other in numbers if one is not None and other is not None]
         if any(one[1] != other[1] and one[1] and other[1] for one, other in known):
             return None  # each names its unit
-        values = [(one[0], other[0]) for one, other in known]
-        ratios = [one / other for one, other in values if other]
-        if ratios and max(ratios) - min(ratios) <= 0.005 * abs(max(ratios)) and len(set(values)) > 1:
-            return f"the factor is {ratios[0]:.4g}"
+        digits = [tuple(map(decimals, pair.values)) for pair in apart]
+        factor = _factor([(one[0], other[0], *places) for (one, other), places in zip(known, digits, strict=True)])
+        if factor is not None:
+            return f"the factor is {max(factor, 1 / factor, key=abs):.4g}"
         if all(_is_rounded(*p.values) for p in apart):
             return None if _ROUNDED.search(text) else "one has fewer digits"
         return "differs"
@@ -224,6 +226,17 @@ def _difference(seen: Sequence[Pair], text: str) -> str | None:
         is_marked = all(one.endswith(("…", "...")) or other.endswith(("…", "...")) for one, other in texts)
         return None if is_marked or _CUT.search(text) else "one is cut"
     return "differs"
+
+
+def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
+    """The one factor between all pairs of numbers, each with its digits after the point; None where there is none."""
+    one, other, _, _ = max(pairs, key=lambda pair: abs(pair[1]))
+    factor = one / other if other else 0.0
+    is_one = all(
+        abs(one - factor * other) <= 0.5 * 10.0**-digits + abs(factor) * 0.5 * 10.0**-others + 0.002 * abs(one)
+        for one, other, digits, others in pairs
+    )
+    return factor if factor and is_one and len({(one, other) for one, other, _, _ in pairs}) > 1 else None
 
 
 def _is_rounded(one: Json, other: Json) -> bool:

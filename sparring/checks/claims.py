@@ -40,8 +40,8 @@ _SORTED = re.compile(
 _DOWN = re.compile(
     r"newest|latest|most|dearest|highest|largest|biggest|best|longest|descending|decreasing|falling|high to low|reverse"
 )
-_LOW = {"min", "minimum", "least", "from", "since", "start", "begin"}
-_HIGH = {"max", "maximum", "most", "to", "until", "end", "till"}
+_LOW = {"min", "minimum", "least", "from", "since", "start", "begin", "first", "earliest"}
+_HIGH = {"max", "maximum", "most", "to", "until", "end", "till", "last", "latest"}
 _INCLUDED = re.compile(
     r"\b(?:inclusive\w*|includ\w+|both|at most|at least|up to|or (?:more|less|fewer|later|earlier))\b"
 )
@@ -183,7 +183,8 @@ def _column_of(rows: Sequence[Row], by: str, first: str) -> str | None:
 
 
 _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "count": len, "many": len, "total": sum, "sum": sum, "average": fmean, "mean": fmean, "minimum": min, "maximum": max,
+    "count": len, "number": len, "many": len,
+    "total": sum, "sum": sum, "average": fmean, "mean": fmean, "minimum": min, "maximum": max,
     "lowest": min, "highest": max, "min": min, "max": max,
 }  # fmt: skip
 
@@ -199,7 +200,8 @@ def _aggregates(subject: Subject, said: Sequence[Said]) -> Iterator[tuple[Key, d
             number = number_of(value)
             named = words_of(name) if name else words_of(one.call.tool)
             words = {*words_of(one.call.tool), *words_of(name), *re.findall(r"[a-z]+", _line(subject, one.call.tool))}
-            kinds = [kind for kind in _AGGREGATES if kind in named]
+            # A field called `number` is a name of something.
+            kinds = [kind for kind in _AGGREGATES if kind in named and not (name and kind == "number")]
             kinds += [kind for kind in _AGGREGATES if kind in words and not name]
             for listed in lists.get(json.dumps(one.call.arguments, sort_keys=True), ()) if number and kinds else ():
                 if listed.call.tool != one.call.tool and number is not None:
@@ -231,7 +233,7 @@ def _aggregated(
     ((column, numbers),) = columns.items()
     key = (one.call.tool, f"its {kind} is not that of {column or 'the rows'!r} in {listed.call.tool}")
     is_right = abs(compute(numbers) - number) <= slack
-    near = abs(compute(numbers) - number) <= 0.5 * abs(compute(numbers))
+    near = abs(compute(numbers) - number) <= 0.5 * max(abs(compute(numbers)), abs(number))
     if is_right or near:
         evidence = {
             "call": str(one.call),

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sparring.checks.arguments import words_of
-from sparring.checks.calls import SLOW_SECONDS, answers, answers_apart, explorer, likely_calls, players
+from sparring.checks.calls import answers, answers_apart, explorer, likely_calls, players
 from sparring.checks.explore import Call, expert_calls, explored
 from sparring.checks.registry import check
 from sparring.checks.residue import holds, kept_globals
 from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.checks.subject import Subject, first_difference, transcript
-from sparring.checks.survey import documented, is_worded_as_reading, is_worded_as_writing, surveyed
+from sparring.checks.survey import documented, is_worded_as_reading, is_worded_as_writing, num_tasks, surveyed
 from sparring.checks.writes import writing_tools
 from sparring.environments import StatefulEnvironment, tool_call
 from sparring.findings import Finding, Severity
@@ -89,7 +89,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
         return ()
     found: dict[str, dict[str, Json]] = {}
     with subject.timing.as_far_as_it_goes():
-        for task in subject.sample[: 2 if subject.timing.episode_seconds > SLOW_SECONDS else None]:
+        for task in subject.sample[: num_tasks(subject, len(subject.sample))]:
             calls = await _steady_calls(subject, task)
             before = list((await surveyed(subject, task)).opening)
             if not calls:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from sparring.checks.answers import as_object, canonical, most_frequent, text_of
+from sparring.checks.calls import SLOW_SECONDS
 from sparring.checks.calls import leaves as named_leaves
 from sparring.checks.data import SPLITS, Placed, placed
 from sparring.checks.episodes import Episode, clipped, episodes_of
@@ -174,7 +175,7 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     if not subject.tools:
         return found
     nowhere = list(_said_nowhere(golds, played, evidence))
-    if nowhere and not golds.has_expert:
+    if nowhere and not golds.has_expert and subject.timing.episode_seconds <= SLOW_SECONDS:
         with suppress(OutOfTimeError):
             for one in played:
                 evidence[one.gold.task.id] += await _asked_for(subject, one.gold.task)

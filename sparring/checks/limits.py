@@ -30,6 +30,17 @@ def limits_of(schema: ToolSchema) -> Iterator[Limit]:
             yield name, _text(longest), _text(longest - 1)
 
 
+def choices_of(schema: ToolSchema) -> Iterator[Limit]:
+    """The values that the description of an argument lists, `one of 'day', 'gate' or 'price'`, each with another one."""
+    for name, part in schema["function"].get("parameters", {}).get("properties", {}).items():
+        is_open = part.get("type") == "string" and "enum" not in part
+        match = _CHOICES.search(str(part.get("description", ""))) if is_open else None
+        choices = re.findall(_QUOTED, match[0]) if match is not None else []
+        yield from ((name, choice[1:-1], choices[index - 1][1:-1]) for index, choice in enumerate(choices))
+
+
+_QUOTED = r"[`'\"][^`'\"]{1,30}[`'\"]"
+_CHOICES = re.compile(rf"{_QUOTED}(?:, {_QUOTED})*,? (?:or|and) {_QUOTED}")
 _FORMED = {"pattern", "format", "enum"}
 
 

@@ -19,6 +19,8 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
 """Values that one tool must find before it is blamed for others."""
+LONGEST = 80
+"""Characters of a text that says that something is not there."""
 MOST_CHANGED = 3
 """Known values that are changed into unknown ones, in each task."""
 _SEARCHES = re.compile(
@@ -122,9 +124,9 @@ def _look(subject: Subject, survey: Survey, one: Said, seen: dict[tuple[str, str
 def _tells_unknown(survey: Survey, tool: str) -> bool:
     """Whether a tool says of unknown things that they are not there."""
     unknown = survey.unknown.get(tool)
-    return unknown is not None and (
-        is_refusal(unknown.result) or is_nothing(unknown.result.content) or len(unknown.shape) < 80
-    )
+    if unknown is None or isinstance(unknown.value, bool | int | float):
+        return False
+    return is_refusal(unknown.result) or is_nothing(unknown.result.content) or len(unknown.shape) < LONGEST
 
 
 def _columns(said: Said) -> dict[str, list[Json]]:

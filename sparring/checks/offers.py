@@ -10,7 +10,7 @@ from sparring.checks.calls import leaves
 from sparring.checks.explore import Call, is_refusal
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject
-from sparring.checks.survey import Survey, surveyed
+from sparring.checks.survey import Survey, num_tasks, surveyed
 from sparring.environments import execute
 from sparring.environments.base import final_state, reset
 from sparring.findings import Finding, Severity
@@ -45,7 +45,7 @@ async def offers(subject: Subject) -> Iterable[Finding]:
     with subject.timing.as_far_as_it_goes():
         for name in subject.tools:
             choices = _choices(subject, name)
-            for task in subject.sample if choices else ():
+            for task in subject.sample[: num_tasks(subject, len(subject.sample))] if choices else ():
                 await _try(subject, task, name, choices, found)
     return [
         Finding(

@@ -9,10 +9,11 @@ from typing import Literal, get_args, get_origin
 
 from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
 from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing, is_refusal
-from sparring.checks.limits import limits_of
+from sparring.checks.limits import choices_of, limits_of
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
+from sparring.checks.survey import num_tasks
 from sparring.checks.writes import writing_tools
 from sparring.environments import answer, tool_call
 from sparring.environments.tools import Tool, fits
@@ -20,6 +21,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+MOST_SHOWN = 40
+"""Characters of a text that a finding shows."""
 NUM_LIMITED = 4
 """Tasks in which the limits of arguments are tried."""
 FEWEST_TRIES = 3
@@ -164,7 +167,7 @@ async def schema(subject: Subject) -> Iterable[Finding]:
 
     From calls that work, each optional argument is left out, each value of an enumeration tried, and 0, "" and false given
     where they are allowed; and arguments of the task's own data must have the declared type. Where a schema or a description
-    states limits, the last value within is given, and one a step further inside: a warning where the one is refused and the
+    states limits or lists values, these are given, and one a step further inside: a warning where the one is refused and the
     other is not. The model sees the schema only: what it offers and the code refuses costs turns and teaches superstition.
     """
     found: dict[tuple[str, str], dict[str, Json]] = {}
@@ -211,10 +214,10 @@ async def _try_variations(
 async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, Json]]:
     """Limits that tools refuse in every task, although they take what is a step inside."""
     seen: dict[tuple[str, str], list[tuple[bool, bool, dict[str, Json]]]] = {}
-    for task in subject.sample[:NUM_LIMITED]:
+    for task in subject.sample[: num_tasks(subject, NUM_LIMITED)]:
         for name, tool in subject.tools.items():
             working = await _working(subject, task, tool)
-            limits = list(limits_of(tool.schema)) if working is not None else []
+            limits = [*limits_of(tool.schema), *choices_of(tool.schema)] if working is not None else []
             if working is None or not limits:
                 continue
             calls = [Call(name, {**working.arguments, key: value}) for key, *values in limits for value in values]
@@ -224,7 +227,8 @@ async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, J
             said = await answers_apart(subject, task, calls, await before_legal(subject, task, name))
             for index, (key, limit, _) in enumerate(limits):
                 at_limit, inside = said[2 * index : 2 * index + 2]
-                shown = limit if not isinstance(limit, str) else f"of {len(limit)} characters"
+                is_long = isinstance(limit, str) and len(limit) > MOST_SHOWN
+                shown = f"of {len(limit)} characters" if is_long else repr(limit)
                 what = f"the limit {shown} of {key!r}, which is allowed, is refused"
                 evidence: dict[str, Json] = {
                     "task": task.id, "call": str(calls[2 * index]), "answer": at_limit.content[:300],
