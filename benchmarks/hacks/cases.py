@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparring.types import Trajectory
@@ -52,6 +52,10 @@ class Case:
     @property
     def run_name(self) -> str:
         return self.name.replace("/", "-")
+
+    def with_seed(self, seed: int) -> Case:
+        """The same, trained with another seed."""
+        return replace(self, name=f"{self.name}-seed-{seed}", overrides=(*self.overrides, f"run.seed={seed}"))
 
     @property
     def named_by(self) -> Mapping[str, str]:
