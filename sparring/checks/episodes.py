@@ -18,6 +18,7 @@ from sparring.checks.scripts import at_once, busy, copying, guessing, never_answ
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, JudgeOutageError, Subject, UndecidedError
 from sparring.checks.timing import OutOfTimeError
 from sparring.environments import answer
+from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 24
@@ -189,7 +190,8 @@ async def judged(subject: Subject, golds: Golds, name: str, gold: Gold, trajecto
 async def _verdict(subject: Subject, golds: Golds, gold: Gold, trajectory: Trajectory) -> tuple[Verdict, str]:
     """By the last message and by what was done, as far as each is graded."""
     if Aspect.MESSAGE in golds.graded and not _says_the_same(golds, gold, trajectory):
-        return Verdict.WRONG, ""
+        may_do_the_same = grades_behavior(subject.scorer) and _is_answered(golds, trajectory)
+        return (Verdict.UNKNOWN if may_do_the_same else Verdict.WRONG), ""
     deeds = await deeds_of(subject)
     if deeds is None:
         return Verdict.RIGHT, ""
@@ -197,6 +199,12 @@ async def _verdict(subject: Subject, golds: Golds, gold: Gold, trajectory: Traje
         return await deeds.verdict(gold, trajectory)
     except UndecidedError:
         return Verdict.UNKNOWN, ""
+
+
+def _is_answered(golds: Golds, trajectory: Trajectory) -> bool:
+    """Whether an episode ends with an answer in the form of the right ones, and something is in it."""
+    parts = golds.form.parts(trajectory.messages[-1])
+    return parts is not None and any(str(value).strip() for value in parts.values())
 
 
 def _says_the_same(golds: Golds, gold: Gold, trajectory: Trajectory) -> bool:

@@ -18,6 +18,7 @@ from sparring.checks.mutations import Kind, Mutation, mutations
 from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import EXPERT, Subject, UndecidedError
 from sparring.environments import answer
+from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Trajectory
 
 NUM_MUTATED = 6
@@ -67,6 +68,9 @@ async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
         changes = [*mutations(golds.form, one.gold.answer, labels, tags)]
         if Aspect.MESSAGE not in golds.graded:
             changes = [replace(change, kind=Kind.SAME) for change in changes]
+        elif grades_behavior(subject.scorer):
+            # Another text may do the same, and so may one with a few letters changed.
+            changes = [replace(one, kind=Kind.OTHER) if one.kind in (Kind.WRONG, Kind.FORM) else one for one in changes]
         if golds.form.tool is None:
             await subject.judge_ahead([with_last(one.trajectory, change.message) for change in changes])
         for mutation in changes:

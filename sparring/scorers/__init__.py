@@ -1,5 +1,6 @@
 """Scorers: the judgement, apart from the training signal."""
 
+from sparring.scorers.conduct import by_behavior
 from sparring.scorers.score import evaluate_score
 from sparring.scorers.sql_result import sql_result
 from sparring.scorers.state_difference import state_difference
@@ -7,6 +8,6 @@ from sparring.scorers.strict import exact_match, json_exact, numeric_match, set_
 from sparring.scorers.unit_tests import fenced_code, submitted, unit_tests
 
 __all__ = [
-    "evaluate_score", "exact_match", "fenced_code", "json_exact", "numeric_match", "set_match", "sql_result",
+    "by_behavior", "evaluate_score", "exact_match", "fenced_code", "json_exact", "numeric_match", "set_match", "sql_result",
     "state_difference", "submitted", "unit_tests",
 ]  # fmt: skip

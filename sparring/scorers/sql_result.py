@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sparring.errors import DataError
 from sparring.protocols import Scorer
 from sparring.sandbox import SqlDatabase, SqlError
-from sparring.scorers.conduct import conduct
+from sparring.scorers.conduct import by_behavior, conduct
 from sparring.scorers.unit_tests import Candidate, fenced_code
 from sparring.types import Json, Score, Task, Trajectory
 
@@ -52,7 +52,7 @@ def sql_result(
         is_right = given is not None and (given == expected if ordered else Counter(given) == Counter(expected))
         return Score(float(is_right), parts | {"runs": 1.0})
 
-    return sql_result_score
+    return by_behavior(sql_result_score)
 
 
 def _rows(database: SqlDatabase, query: str) -> list[tuple[Json, ...]] | None:

@@ -21,7 +21,7 @@ from sparring.errors import DataError, InfrastructureError
 from sparring.protocols import Scorer
 from sparring.sandbox import Box, Limits, Program, Sandbox, open_sandbox
 from sparring.sandbox.limits import programs_end
-from sparring.scorers.conduct import conduct
+from sparring.scorers.conduct import by_behavior, conduct
 from sparring.types import Score, Trajectory
 
 Candidate: TypeAlias = Callable[[Trajectory], str | None]
@@ -74,7 +74,7 @@ def unit_tests(
         report = await run_tests(place, program, trajectory.task.fields[tests])
         return Score(report.share if partial else float(not report.failures), parts | {"tests": report.share})
 
-    return unit_tests_score
+    return by_behavior(unit_tests_score)
 
 
 def fenced_code(language: str = "python") -> Candidate:

@@ -175,6 +175,75 @@ fast, slow, loss = (example(task, *said) for said in ([right], [wrong, right], [
     + "\nfrom sparring.scorers import numeric_match\nscorer = numeric_match('count', 'answer', tolerance=0.5)\n",
     "set_match": lambda: in_tag("both", "with a JSON list of shelf and count in <both></both>.", "[row['shelf'], row['count']]")
     + STORE + "\nfrom sparring.scorers import set_match\nscorer = set_match('both', 'answer')\n",
+    "sql_result": lambda: """
+from sparring.sandbox import SqlDatabase
+from sparring.scorers import sql_result
+
+KINDS = ("bolt", "nut", "gear", "cap", "rivet", "hinge")
+
+
+class Desk(Environment):
+    def reset(self, task):
+        self.rows = task.fields["rows"]
+
+    @tool
+    def kinds(self) -> list[str]:
+        "What kinds of parts the table `parts` (kind TEXT, shelf TEXT, num INTEGER) has."
+        return sorted({kind for kind, _, _ in self.rows})
+
+    def demonstrate(self, task):
+        return [tool_call("kinds"), answer(f"```sql\\n{task.fields['query']}\\n```")]
+
+
+def database(task):
+    return SqlDatabase({"parts": [dict(zip(("kind", "shelf", "num"), row)) for row in task.fields["rows"]]})
+
+
+def one(task_id, rng):
+    rows = [[rng.choice(KINDS), f"{rng.choice('ABC')}{rng.randint(10, 99)}", rng.randint(1, 90)] for _ in range(12)]
+    kind, least = rng.choice(rows)[0], rng.randint(1, 40)
+    prompt = f"Case {task_id}: the shelves with more than {least} of the kind {kind}. Answer with one block ```sql."
+    query = f"SELECT shelf FROM parts WHERE kind = '{kind}' AND num > {least}"
+    return Task(id=task_id, messages=({"role": "user", "content": prompt},), fields={"rows": rows, "query": query})
+
+
+def reward(trajectory):
+    found = re.fullmatch(r"```sql\\n(.*)\\n```", str(trajectory.messages[-1].get("content")))
+    return float(found is not None and found[1] == trajectory.task.fields["query"])
+
+
+scorer = sql_result(database)
+""",
+    "unit_tests": lambda: """
+from sparring.scorers import unit_tests
+
+
+class Desk(Environment):
+    @tool
+    def style(self) -> str:
+        "How programs are written here."
+        return "One function, without imports."
+
+    def demonstrate(self, task):
+        return [tool_call("style"), answer(f"```python\\n{task.fields['program']}\\n```")]
+
+
+def one(task_id, rng):
+    name, factor, offset = rng.choice(("scale", "shift", "grow", "move")), rng.randint(2, 99), rng.randint(2, 99)
+    prompt = f"Case {task_id}: write {name}(x), {factor} times x plus {offset}. Answer with one block ```python."
+    tests = f"import solution\\n\\ndef test_it():\\n    assert solution.{name}(3) == {3 * factor + offset}\\n"
+    tests += f"\\ndef test_zero():\\n    assert solution.{name}(0) == {offset}\\n"
+    program = f"def {name}(x):\\n    return {factor} * x + {offset}"
+    return Task(id=task_id, messages=({"role": "user", "content": prompt},), fields={"tests": tests, "program": program})
+
+
+def reward(trajectory):
+    found = re.fullmatch(r"```python\\n(.*)\\n```", str(trajectory.messages[-1].get("content")), re.DOTALL)
+    return float(found is not None and found[1] == trajectory.task.fields["program"])
+
+
+scorer = unit_tests()
+""",
     "state_difference": lambda: block(REWARDS, "class Shop(StatefulEnvironment)") + """
 
 class Desk(Shop):
