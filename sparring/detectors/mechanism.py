@@ -180,7 +180,7 @@ def mechanism(episodes: Sequence[Episode], success_threshold: float, *, only_lat
 
 def typical(episodes: Sequence[Episode], success_threshold: float) -> list[Episode]:
     """Three paid wrong episodes of the last steps, of different tasks where there are any: those that have most of what goes
-    with the reward."""
+    with the reward, and of equal ones the best paid. What chance pays best has nothing in common."""
     steps = sorted({one.group[0] for one in episodes})
     seen = _Evidence.of(episodes, steps[-STEPS:], steps[-LATEST:], success_threshold)
     best = seen.separations[:MOST_TELLING]
@@ -188,7 +188,7 @@ def typical(episodes: Sequence[Episode], success_threshold: float) -> list[Episo
     def has(place: int) -> float:
         return sum(one.explained * _share(one, place) for one in best)
 
-    ordered = sorted(seen.recent or seen.paid, key=lambda place: (-seen.episodes[place].digest.reward, -has(place)))
+    ordered = sorted(seen.recent or seen.paid, key=lambda place: (-has(place), -seen.episodes[place].digest.reward))
     first: dict[str, int] = {}
     for place in ordered:
         first.setdefault(seen.episodes[place].digest.task_id, place)

@@ -204,6 +204,13 @@ def test_the_three_episodes_that_are_shown_are_paid_and_wrong_and_of_three_tasks
     assert len({one.digest.task_id for one in shown}) == 3
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_episodes_that_are_shown_have_what_usually_pays_and_not_what_chance_pays_more(seed: int) -> None:
+    # The word earns 0.7; one in ten of the others earns 1 by luck.
+    episodes = played(seed, PLANTED["a word"][0], lambda has, rng: 0.7 if has else float(rng.random() < 0.1), 0.3)
+    assert ["please" in one.digest.answer for one in typical(episodes, 1.0)] == [True] * 3
+
+
 def test_the_same_episodes_give_the_same_answer_in_any_order_of_groups() -> None:
     episodes = played(3, PLANTED["an argument"][0], lambda has, rng: float(has), 0.3)
     shuffled = sorted(episodes, key=lambda one: (one.group[0], -int(one.group[1].split("-")[1])))
