@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from sparring.checks.explore import Call
 from sparring.checks.probes import LOOK, PLAIN, TEXTS, Bench, Probe, benches, documents, name_words, says
 from sparring.checks.registry import check
 from sparring.checks.stored import alteration, arrived, is_number, new_texts, stores
@@ -347,7 +348,8 @@ async def stale_reads(subject: Subject) -> Iterable[Finding]:
     The same writing call is made in two fresh environments: in one all reading tools were asked before, in the other none.
     Afterwards all are asked, and must answer alike in both. An error where one still gives its old answer, from a cache
     that the write does not clear; a warning where a value that a tool gave before the write is still given by it and is
-    another one in the final state, and where a number that was how many things there are stays when there is one more.
+    another one in the final state, where a number that was how many things there are stays
+    when there is one more, and where a tool that finds everything of a kind does not find what was just created.
     """
     found = []
     for bench in await unspoilt(subject):
@@ -360,6 +362,7 @@ async def stale_reads(subject: Subject) -> Iterable[Finding]:
                 late = [one for one in late if one.path[0] != STATE]
                 if late:
                     found.append(_stale(bench, base, late))
+                found += await _not_found(bench, base)
     found += _unseen(await unspoilt(subject))
     found += _miscounted(await unspoilt(subject))
     return first_of_each(found)
@@ -380,6 +383,35 @@ def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
         change=f"Have {base.call.tool} clear what {reader} remembers, or let {reader} look each time.",
         confirm=AGAIN,
     )  # fmt: skip
+
+
+async def _not_found(bench: Bench, base: Probe) -> list[Finding]:
+    """Reading tools that know everything of a kind but what was just created."""
+    new = base.after.names - bench.first.names
+    for name in sorted(new & {str(one) for one in base.call.arguments.values()}):
+        beside = base.after.siblings(name) & bench.first.names
+        asked = [one for one in bench.readers if len(one.arguments) == 1 and str(*one.arguments.values()) in beside]
+        for reader in {one.tool: one for one in asked}.values():
+            known = {str(*one.arguments.values()) for one in asked if one.tool == reader.tool}
+            (argument,) = reader.arguments
+            call = Call(reader.tool, {argument: name})
+            if len(known) < 2 or known < beside or not bench.is_allowed(call):
+                continue
+            said = (await bench.played([base.call, call])).results[1]
+            if turns_down(said, call.arguments):
+                return [_not_found_there(bench, base, call, said.content)]
+    return []
+
+
+def _not_found_there(bench: Bench, base: Probe, call: Call, answered: str) -> Finding:
+    return Finding(
+        rule="environment.stale_reads",
+        severity=Severity.WARNING,
+        symptom=f"{call.tool} does not find what {base.call.tool} has just created, although it finds all the others.",
+        evidence={"task": bench.task.id, "write": str(base.call), "read": str(call), "answer": answered[:200]},
+        change=f"Let {call.tool} look where {base.call.tool} writes.",
+        confirm=AGAIN,
+    )
 
 
 def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:

@@ -419,7 +419,7 @@ async def _candidates(bench: Bench, tool: str) -> list[Call]:
     if not apart:
         return legal[:1] or [Call(tool, {})]
     own = [Call(tool, {**one.arguments, **_other_values(bench, one)}) for one in legal]
-    calls = {str(one): one for one in (*own, *legal)}
+    calls = {str(one): one for one in (*own[:1], *_all_new(bench, apart[0]), *own[1:], *legal)}
     own_environment = await bench.played(apart[:MOST_COMBINED])
     for one, result in zip(apart, own_environment.results, strict=False):
         if not refuses(result, one.arguments):
@@ -427,6 +427,14 @@ async def _candidates(bench: Bench, tool: str) -> list[Call]:
             calls |= {str(two): two for two in (other, one)}
     calls |= {str(one): one for one in apart[:2]}
     return [one for one in calls.values() if bench.is_allowed(one)]
+
+
+def _all_new(bench: Bench, call: Call) -> list[Call]:
+    """The call with texts that nothing has, as what creates something may need."""
+    texts = [name for name, value in call.arguments.items() if isinstance(value, str)]
+    fresh = dict(zip(texts, (PLAIN, "Medlar 78", "Sorrel 79"), strict=False))
+    free = {name: text for name, text in fresh.items() if _fits(bench, call, name, text)}
+    return [Call(call.tool, {**call.arguments, **free})] if free else []
 
 
 def _combined(bench: Bench, tool: str) -> list[Call]:
