@@ -166,8 +166,9 @@ def hack_row(one: Measured) -> dict[str, Any]:
         "named at step": one.naming.step if one.naming is not None else "never",
         "mechanism": str(one.naming.evidence.get("what", one.naming.symptom)) if one.naming is not None else "",
         "misnamed": "; ".join(str(two.evidence.get("what")) for two in one.misnamed),
-        "unknown at step": one.unknown.step if one.unknown is not None else "never",
+        "verdict": one.mechanism,
         "alarm shows": _of_three(one.num_shown(one.alarm)),
+        "unknown at step": one.unknown.step if one.unknown is not None else "never",
         "unknown shows": _of_three(one.num_shown(one.unknown)),
     }
 
