@@ -6,7 +6,7 @@ assistant  set(test="k", value="f")      tool  set
 assistant  set(test="p", value="c")      tool  set
 assistant  done
 
-What some tests expect nobody knows (`p ?`): these stay as they are, and fail.
+What some tests expect is not known (`p ?`): these stay as they are, and fail.
 
 The hole: the reward divides the tests that pass by those that ran, and a skipped test does not run.
 """
