@@ -203,13 +203,20 @@ def _elsewhere(plan: Plan) -> Iterator[_Seen]:
 
 def _refused(plan: Plan) -> Iterator[_Seen]:
     """A call like those that work in other tasks, and does nothing in this one."""
-    if not plan.is_whole and plan.refused:
+    refused = [one for one in plan.refused if not _names_one_twice(one)]
+    if not plan.is_whole and refused:
         left = {part for place, text in plan.missing + plan.surplus for part in (*place, text)}
-        step = max(plan.refused, key=lambda one: sum(
+        step = max(refused, key=lambda one: sum(
             bool(left & {str(value), canonical(value)}) for value in one.call.arguments.values()
         ))  # fmt: skip
         what = f"`{step.call.tool}` does not do what is asked, although it does in other tasks,"
         yield _Seen(plan, step, what, _shown(list(plan.missing)), _shown(list(plan.surplus)))
+
+
+def _names_one_twice(step: Step) -> bool:
+    """Whether a call names the same thing in two arguments, which a tool may refuse for that."""
+    texts = [value for value in step.call.arguments.values() if isinstance(value, str)]
+    return len(set(texts)) < len(texts)
 
 
 def _value(text: str) -> Json:

@@ -171,13 +171,14 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     other is not. The model sees the schema only: what it offers and the code refuses costs turns and teaches superstition.
     """
     found: dict[tuple[str, str], dict[str, Json]] = {}
+    taken: set[tuple[str, str]] = set()
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
             for name, tool in subject.tools.items():
                 given = {key for one in await _shown_to_fit(subject, task, name) for key in one.arguments}
                 for what, seen in _misfits(task, tool, known=given).items():
                     found.setdefault((name, what), seen)
-                await _try_variations(subject, task, tool, found)
+                await _try_variations(subject, task, tool, found, taken)
         found |= await _refused_limits(subject)
     return [
         Finding(
@@ -193,17 +194,29 @@ async def schema(subject: Subject) -> Iterable[Finding]:
 
 
 async def _try_variations(
-    subject: Subject, task: Task, tool: Tool, found: dict[tuple[str, str], dict[str, Json]]
+    subject: Subject,
+    task: Task,
+    tool: Tool,
+    found: dict[tuple[str, str], dict[str, Json]],
+    taken: set[tuple[str, str]],
 ) -> None:
-    """Add what a tool refuses although its schema allows it."""
+    """Add what a tool refuses although its schema allows it. A value of an enumeration that is `taken` in another task is no
+    fault of the schema: what it names is not there in this one."""
     working = await _working(subject, task, tool)
     if working is None:
         return
     before = await before_legal(subject, task, tool.name)
-    variations = [one for one in _variations(tool, working) if (tool.name, one[0]) not in found]
+    variations = [
+        (what, call)
+        for what, call in _variations(tool, working)
+        if (tool.name, what) not in taken and (what.endswith(_OFFERED) or (tool.name, what) not in found)
+    ]
     said = await answers_apart(subject, task, [call for _, call in variations], before)
     for (what, call), result in zip(variations, said, strict=True):
         if not _is_refusal(what, result.content, failed=result.error is not None):
+            if what.endswith(_OFFERED):
+                taken.add((tool.name, what))
+                found.pop((tool.name, what), None)
             continue
         if "falsy" in what and await _fails_anyway(subject, task, working, call):
             continue
@@ -347,13 +360,14 @@ def _variations(tool: Tool, working: Call) -> Iterator[tuple[str, Call]]:
         for one in alternatives(hint):
             if get_origin(one) is Literal:
                 for value in get_args(one):
-                    what = f"the value {value!r} of {name!r}, which the schema offers, is refused"
+                    what = f"the value {value!r} of {name!r}{_OFFERED}"
                     yield what, Call(tool.name, {**working.arguments, name: value})
             elif one in (str, int, float, bool) and fits(_FALSY[one], hint):
                 what = f"the falsy value {_FALSY[one]!r} of {name!r} is taken for a missing one"
                 yield what, Call(tool.name, {**working.arguments, name: _FALSY[one]})
 
 
+_OFFERED = ", which the schema offers, is refused"
 _FALSY = {str: "", int: 0, float: 0.0, bool: False}
 
 
@@ -396,6 +410,8 @@ def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[s
         ):
             what = f"{key!r} is declared otherwise than the task's own data has it"
             declared = tool.schema["function"]["parameters"]["properties"][key]
+            if declared.get("type") == "array":  # several of what the data has one of
+                continue
             found[what] = {"task": task.id, "value": value, "declared": declared}
     return found
 
