@@ -1,0 +1,69 @@
+"""What `sparring check` says of planted defects in environments without experts.
+
+    python -m benchmarks.blind_environments [--set second] [--json FILE] [NAME ...]
+
+Each case is checked, and where the set has `fixes.py` a copy without its defect, too: a finding that is there without the defect is
+not about it. Whether a finding names the defect is for a person to read, against `named_by` in the case's `defect.toml`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SETS = sorted(one.parent.name for one in HERE.glob("*/README.md"))
+
+
+def checked(folder: Path) -> dict[str, Any]:
+    """The document of a check."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "sparring", "check", str(folder), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+    )  # fmt: skip
+    return json.loads(ended.stdout)
+
+
+def said(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Severity, rule and symptom of the errors and warnings."""
+    return [(one["severity"], one["rule"], one["symptom"]) for one in document["findings"] if one["severity"] != "note"]
+
+
+def fixed(folder: Path, copies: Path) -> None:
+    """Write copies of a set's cases without their defects, where the set can."""
+    if (folder / "fixes.py").is_file():
+        subprocess.run([sys.executable, str(folder / "fixes.py"), str(copies)], stdout=subprocess.DEVNULL, check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="only these cases")
+    parser.add_argument("--set", choices=SETS, default=SETS[-1])
+    parser.add_argument("--json", type=Path, help="also write the findings there")
+    arguments = parser.parse_args()
+    folder, found = HERE / arguments.set, {}
+    with tempfile.TemporaryDirectory() as copies:
+        fixed(folder, Path(copies))
+        for case in sorted(path.parent for path in folder.glob("*/recipe.toml")):
+            if arguments.names and case.name not in arguments.names:
+                continue
+            findings, copy = said(checked(case)), Path(copies) / case.name
+            beside = {one[:2] for one in said(checked(copy))} if copy.is_dir() else set()
+            found[case.name] = [[*one, "stays" if one[:2] in beside else ""] for one in findings]
+            print(case.name, *(f"  {severity} {rule}: {symptom}{' (stays without the defect)' * bool(stays)}"
+                for severity, rule, symptom, stays in found[case.name]), sep="\n", flush=True)  # fmt: skip
+    clean = {name: one for name, one in found.items() if name.startswith("clean_")}
+    errors = sum(one[0] == "error" for those in clean.values() for one in those)
+    print(f"{len(found) - len(clean)} planted, {len(clean)} clean; {errors} errors on clean cases")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1), "utf-8")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
