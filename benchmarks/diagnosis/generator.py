@@ -34,7 +34,7 @@ from sparring.tracking.stored import read_metrics
 HALVES = ("tuning", "held_back", "fresh")
 SMOKE = ("rate_high-x100-number_guess", "healthy-seed-1-number_guess")
 SMOKE_OVERRIDES = ("schedule.max_steps=3", "schedule.val_every=0", "evaluation.val_num_tasks=4")
-SMOKE_WARM_START = ("warm_start.num_demonstrations=512", "warm_start.steps=20")
+SMOKE_WARM_START = ("warm_start.num_demonstrations=128", "warm_start.steps=8")
 SMOKE_TARGETS = {
     "right first change": {"at_least": 1.0},
     "branches": {"at_least": 1.0},
