@@ -36,8 +36,8 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     """What a tool answers depends on what it is asked.
 
     Tools are called with the right arguments and with others. A tool that answers the same to all of them, and something
-    else in another task, hands out the right answer to wrong calls: the policy learns to call it with anything. A warning
-    where one required argument of a tool that reads makes no difference in any task.
+    else in another task, hands out the right answer to wrong calls: the policy learns to call it with anything. Calls that
+    mean the same, with a default left out say, are one. A warning where one required argument of a tool that reads makes no difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -46,7 +46,7 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                 if not tool.hints:
                     continue
                 calls = (await likely_calls(subject, task, tool))[:4]
-                calls = [*calls, *map(strange, calls[:1])]
+                calls = _different(tool, [*calls, *map(strange, calls[:1])])
                 said = await answers_apart(subject, task, calls, await before_legal(subject, task, name))
                 if len(said) > 1 and all(one.error is None for one in said):
                     varied.setdefault(name, []).append((task, calls, {one.content for one in said}))
@@ -71,6 +71,13 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                 )
             )  # fmt: skip
     return [*findings, *await _unused(subject, known={one.evidence["tool"] for one in findings})]
+
+
+def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
+    """The calls without those that mean the same: an argument that is left out has its default."""
+    properties = tool.schema["function"].get("parameters", {}).get("properties", {})
+    defaults = {name: part["default"] for name, part in properties.items() if "default" in part}
+    return list({json.dumps({**defaults, **one.arguments}, sort_keys=True): one for one in calls}.values())
 
 
 async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]) -> bool:

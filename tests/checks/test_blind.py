@@ -47,3 +47,10 @@ def test_what_only_looks_suspicious_is_no_error_and_at_most_two_warnings() -> No
         ]
     assert all(severity == "warning" for found in told.values() for severity, _ in found), told
     assert all(len(found) <= 2 for found in told.values()), told
+
+
+def test_calls_that_mean_the_same_are_no_evidence_that_arguments_are_ignored() -> None:
+    """Of a notebook whose entries are shown from a number on, 1 by default, only entries() and entries(first=1) are tried."""
+    folder = HERE.parents[1] / "benchmarks" / "blind_environments" / "second" / "clean_notebook"
+    (verdict,) = judged([{"folder": str(folder), "rule": "environment.arguments_ignored", "options": {}}])
+    assert (verdict["state"], verdict["findings"]) == ("decided", [])
