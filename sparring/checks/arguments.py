@@ -28,7 +28,10 @@ _CODE = re.compile(
     r"[\w.+-]+@[\w-]+\.\w+|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?\b|\b\w*\d[\w-]*\w\b|\b\w+[-_][\w-]*\w\b"
     r"|\b[A-Z]{2,}\w*\b|\b\d[\d,.]*\d\b|\b\d\b|\b[A-Z]\b"
 )
-_TITLE = re.compile(r"\b[A-Z][a-z]+(?: (?:[A-Z][a-z]+|\d+|[A-Z]\b))*")
+_LETTERS = "".join(map(chr, range(0x250)))
+_UPPER, _LOWER = ("".join(filter(kind, _LETTERS)) for kind in (str.isupper, str.islower))
+_NAME = rf"[{_UPPER}](?:[{_LOWER}]+|['’](?=[{_UPPER}]))(?:['’-]?[{_UPPER}][{_LOWER}]+)*"
+_TITLE = re.compile(rf"\b{_NAME}(?: (?:{_NAME}|\d+|[A-Z]\b))*")
 _NAMED_CODE = re.compile(rf"\b([A-Za-z]{{2,30}})(?: (?:id|ID|number|no\.?|code|is|of|#))? [\"'#(]?({_CODE.pattern})")
 _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
 """What runs wherever such a thing can be run, by a word of the argument's name."""

@@ -9,24 +9,28 @@ from dataclasses import dataclass, field
 
 from sparring.checks.arguments import words_of
 from sparring.checks.calls import answers
-from sparring.checks.explore import Call, is_nothing, is_refusal
+from sparring.checks.explore import Call
+from sparring.checks.own_rows import WILDCARDS, found_in_rows
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject
-from sparring.checks.survey import Said, Survey, documented, reading_tools, steady_surveys
+from sparring.checks.survey import Said, Survey, documented, reading_tools, steady_surveys, tells_unknown
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
 """Values that one tool must find before it is blamed for others."""
-LONGEST = 80
-"""Characters of a text that says that something is not there."""
 MOST_CHANGED = 3
 """Known values that are changed into unknown ones, in each task."""
 _SEARCHES = re.compile(
     r"\b(?:search\w*|contain\w*|begin\w*|start\w*|prefix\w*|match\w*|part\w*|similar|fuzzy|closest|nearest|like|filter\w*|"
     r"case|upper|lower|default\w*|any|or the first|all)\b"
 )
+_PATTERNS = re.compile(
+    r"\b(?:search\w*|contain\w*|begin\w*|start\w*|prefix\w*|match\w*|parts?|similar|fuzzy|closest|nearest|like|filter\w*|"
+    r"patterns?|wildcards?|glob\w*|regular|regex\w*|placeholder\w*)\b"
+)
+_NO_WILDCARD = "~"
 _STRIPS = re.compile(r"\b(?:space|blank|strip|trim|white)\w*\b")
 
 
@@ -45,8 +49,11 @@ async def found(subject: Subject) -> Iterable[Finding]:
 
     Every value that a tool shows is given to the tools that take such values. A tool that takes some and answers to others as if
     they were not there has another spelling, another range or another set. A tool that refuses unknown values is also asked for
-    values that nothing shows: a known one without its last character, with one more, with a blank. It must not answer them with
-    what belongs to another one. A description of a search, say of parts or without regard to case, is respected.
+    values that nothing shows: a known one without its last character, with one more, with a blank, with a wildcard in place of
+    a character. It must not answer them with what belongs to another one. A description of a search, say of parts or without
+    regard to case, is respected. Where a tool finds rows of the task's own data by the values of one field, all other values of
+    the field are looked up, too: those with accents, hyphens, underscores and the like must be found as others are, and what
+    comes must be of the row that was asked for.
     """
     seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)
@@ -79,7 +86,11 @@ async def found(subject: Subject) -> Iterable[Finding]:
         )
         for (shows, name, tool, argument), looked in _worst(seen)
     ]
-    return [*findings, *_answers_in_vain(wrong)]
+    return [
+        *findings,
+        *_answers_in_vain(wrong),
+        *await found_in_rows(subject, {one.evidence["tool"] for one in findings}),
+    ]
 
 
 def _worst(seen: Mapping[tuple[str, str, str, str], _Looked]) -> Iterator[tuple[tuple[str, str, str, str], _Looked]]:
@@ -105,7 +116,7 @@ def _look(subject: Subject, survey: Survey, one: Said, seen: dict[tuple[str, str
     if len(one.call.arguments) != 1 or set(one.call.arguments) != set(required) or one.call.tool not in survey.unknown:
         return
     ((argument, value),) = one.call.arguments.items()
-    if isinstance(value, bool | list | dict) or value is None or not _tells_unknown(survey, one.call.tool):
+    if isinstance(value, bool | list | dict) or value is None or not tells_unknown(survey, one.call.tool):
         return
     for other in survey.found():
         if other.call.tool == one.call.tool:
@@ -121,14 +132,6 @@ def _look(subject: Subject, survey: Survey, one: Said, seen: dict[tuple[str, str
                     looked.lost.append((survey.task.id, one, other.call))
 
 
-def _tells_unknown(survey: Survey, tool: str) -> bool:
-    """Whether a tool says of unknown things that they are not there."""
-    unknown = survey.unknown.get(tool)
-    if unknown is None or isinstance(unknown.value, bool | int | float):
-        return False
-    return is_refusal(unknown.result) or is_nothing(unknown.result.content) or len(unknown.shape) < LONGEST
-
-
 def _columns(said: Said) -> dict[str, list[Json]]:
     """The values of the rows that a call returned, by name."""
     found: dict[str, list[Json]] = defaultdict(list)
@@ -141,7 +144,8 @@ def _columns(said: Said) -> dict[str, list[Json]]:
 
 async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[dict[str, Json]]:
     """Answers to values that nothing shows, which belong to another value."""
-    if not _tells_unknown(survey, tool) or _SEARCHES.search(documented(subject, tool)):
+    text = documented(subject, tool)
+    if not tells_unknown(survey, tool) or _PATTERNS.search(text):
         return []
     right = {
         str(next(iter(one.call.arguments.values()))): one
@@ -156,13 +160,19 @@ async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[di
         (key, Call(tool, {name: other}))
         for key, one in list(own.items())[:MOST_CHANGED]
         for name, value in one.call.arguments.items()
-        for other in _changed(value, documented(subject, tool))
+        for other in (*(() if _SEARCHES.search(text) else _changed(value, text)), *_with_wildcards(value))
         if str(other) not in right and subject.problem_with(tool, {name: other}) is None
     ]
     said = (await answers(subject, survey.task, [*survey.opening, *(call for _, call in changed)]))[
         len(survey.opening) :
     ]
     belongs = {one.result.content: key for key, one in own.items()}
+    # A tool that takes any other character for the right one knows no wildcards: it finds what is similar.
+    fuzzy = {
+        key
+        for (key, call), result in zip(changed, said, strict=True)
+        if belongs.get(result.content) == key and any(_NO_WILDCARD in str(one) for one in call.arguments.values())
+    }
     return [
         {
             "task": survey.task.id,
@@ -171,8 +181,23 @@ async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[di
             "belongs_to": belongs[result.content],
         }
         for (key, call), result in zip(changed, said, strict=True)
-        if belongs.get(result.content) == key or (result.content in belongs and not any(call.arguments.values()))
+        if (belongs.get(result.content) == key and key not in fuzzy)
+        or (result.content in belongs and not any(call.arguments.values()))
     ]
+
+
+def _with_wildcards(value: Json) -> Iterator[str]:
+    """A known text with a wildcard in place of a letter or a digit in its middle."""
+    if isinstance(value, str) and len(value) > 2:
+        place = next((place for place in range(len(value) // 2, len(value)) if value[place].isalnum()), None)
+        if place is not None:
+            yield from (f"{value[:place]}{wildcard}{value[place + 1 :]}" for wildcard in (*WILDCARDS, _NO_WILDCARD))
+
+
+def _wildcard_in(seen: Mapping[str, Json]) -> str:
+    """The wildcard by which a call found something else; "" where it has none that this does not have."""
+    own = str(seen["belongs_to"])
+    return next((mark for mark in WILDCARDS if str(seen["call"]).split("=", 1)[1].count(mark) > own.count(mark)), "")
 
 
 def _changed(value: Json, text: str) -> Iterator[Json]:
@@ -194,7 +219,8 @@ def _answers_in_vain(wrong: Mapping[str, Sequence[dict[str, Json]]]) -> Iterator
                 rule="environment.found",
                 severity=Severity.WARNING,
                 symptom=f"{tool} answers to what is not there with what belongs to another: {seen[0]['call']} gives the answer "
-                f"of {seen[0]['belongs_to']!r}.",
+                f"of {seen[0]['belongs_to']!r}"
+                + (f", as if {wildcard!r} stood for any character." if (wildcard := _wildcard_in(seen[0])) else "."),
                 evidence={"tool": tool, "seen": list(seen[:4])},
                 change="Compare whole values, and return an error for one that is not there.",
                 confirm=AGAIN,

@@ -29,6 +29,8 @@ MOST_IN_VAIN = 12
 """Calls of one tool in a row that find nothing, after which it is left alone."""
 MOST_VALUES = 40
 """Values of one argument."""
+LONGEST_UNKNOWN = 80
+"""Characters of a text that says that something is not there."""
 SECONDS = 1.5
 """What one survey may take."""
 _WRITING = re.compile(
@@ -138,6 +140,14 @@ def documented(subject: Subject, tool: str) -> str:
     method = getattr(subject.environment_class, tool, None)
     schema = subject.tools[tool].schema["function"]
     return f"{json.dumps(schema, ensure_ascii=False)} {inspect.getdoc(method) or ''}".lower()
+
+
+def tells_unknown(survey: Survey, tool: str) -> bool:
+    """Whether a tool says of unknown things that they are not there."""
+    unknown = survey.unknown.get(tool)
+    if unknown is None or isinstance(unknown.value, bool | int | float):
+        return False
+    return is_refusal(unknown.result) or is_nothing(unknown.result.content) or len(unknown.shape) < LONGEST_UNKNOWN
 
 
 async def surveys(subject: Subject) -> list[Survey]:

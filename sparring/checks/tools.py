@@ -37,7 +37,8 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
 
     Tools are called with the right arguments and with others. A tool that answers the same to all of them, and something
     else in another task, hands out the right answer to wrong calls: the policy learns to call it with anything. Calls that
-    mean the same, with a default left out say, are one. A warning where one required argument of a tool that reads makes no difference in any task.
+    mean the same, with a default left out say, are one. A warning where one required argument of a tool that reads makes no
+    difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():

@@ -41,6 +41,15 @@ def test_a_code_after_a_word_of_its_kind_is_an_argument_of_that_name() -> None:
     assert first("Release aircraft DGK41 for 12 hours.", "fitted", aircraft=TEXT) == {"aircraft": "DGK41"}
 
 
+@pytest.mark.parametrize(
+    "name", ["Núñez", "Šimić", "O'Brien", "Anne-Marie", "Łukasik", "Ada Lovelace", "McDonald", "Çelik"]
+)
+def test_names_are_found_in_prompts_with_accents_apostrophes_and_hyphens(name: str) -> None:
+    known = Known()
+    known.add_text(f"Call 12: this is {name}, once more.", "prompt")
+    assert name in [one.value for one in known.seen]
+
+
 def test_values_of_one_record_are_tried_together() -> None:
     known = Known()
     known.add_json([{"flight": "LH1", "seat": "2A"}, {"flight": "LH7", "seat": "9C"}], "result of list")
