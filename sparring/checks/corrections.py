@@ -14,6 +14,7 @@ from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.scripts import as_text, leaves
+from sparring.checks.shown_answers import shown_answers
 from sparring.checks.subject import Subject, UndecidedError
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
@@ -43,18 +44,21 @@ class _Leak:
         return {"task": self.gold.task.id, "call": self.call, "answer": self.said, "gives_away": self.value}
 
 
-@check("data.leak_in_results", needs=("expert",))
+@check("data.leak_in_results", needs=("environment",))
 async def leak_in_results(subject: Subject) -> Iterable[Finding]:
     """No wrong call is answered with what the policy has to find out.
 
     The expert's calls are made with a wrong value in them, one at a time. An error message or a result that then names a value of
     the right call, or of the answer, which neither prompt nor tools had said before (`expected 37`), is the shortest way to it:
     training finds out to call wrongly first. Say that the call is wrong, not what is right. Lists of all that is allowed are
-    no leak.
+    no leak. Without an expert, a warning where a tool that reads shows the whole reference answer of several tasks, under a name
+    such as `answer`, or out of a file whose name begins with a dot or an underscore and of which no description speaks.
     """
     golds = await golds_of(subject)
     if golds is None:
         return []
+    if not golds.has_expert:
+        return await shown_answers(subject, golds)
     found: dict[tuple[str, str], list[_Leak]] = {}
     tasks = [gold for gold in golds.sampled(subject) if actions.actions_of(gold.script)][:NUM_TASKS]
     for gold in tasks:
