@@ -12,12 +12,14 @@ from sparring.checks.probes import LOOK, Bench, Played, Probe, documents, name_w
 from sparring.checks.registry import check
 from sparring.checks.stored import is_number
 from sparring.checks.subject import Subject
-from sparring.checks.views import Change, View, refuses
+from sparring.checks.views import Change, View, refuses, turns_down
 from sparring.environments import ToolResult
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 _FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
+MOST_TAKEN = 8
+"""Things that are taken away, each before one is created."""
 _PLACES = re.compile(r"\b(?:position|place|slot|rank|row|line|index|seat|locker|bay)s?\b", re.IGNORECASE)
 """Words of an answer that numbers places, which are taken again on purpose."""
 _ADDING = frozenset(
@@ -55,13 +57,15 @@ async def identifiers(subject: Subject) -> Iterable[Finding]:
     Tools that create are called twice, and again after something was taken away. An error where two things get one identifier,
     or where a later one takes the place of another, as where numbers follow from how many there are; a warning where the
     identifier of what was taken away is given again, since who still knows it means something else; and where what was added
-    first is gone when a second is added. Count upwards, and never back.
+    first is gone when a second is added. Things that were there from the start are taken away, too, before one is created: an
+    error where the new one gets the identifier of another that is still there, and that one is gone. Count upwards, and never
+    back.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
         for bench in await unspoilt(subject):
             for bases in list(bench.bases.values()):
-                finding = await _given_again(bench, bases[0])
+                finding = await _given_again(bench, bases[0]) or await _place_taken(bench, bases[0])
                 if finding is not None:
                     found.append(finding)
     return first_of_each(found)
@@ -87,8 +91,7 @@ def _named_in(result: ToolResult, call: Call, before: View, after: View) -> str 
     """The identifier that an answer gives to what was created: something new is listed under it, and it was no argument."""
     given = {str(one) for one in call.arguments.values()}
     new = after.names - before.names - given
-    words = re.findall(r"[\w][\w./-]*[\w]|\w", result.content)
-    return next((one for one in words if one in new), None)
+    return next((one for one in _words(result.content) if one in new), None)
 
 
 async def _given_again(bench: Bench, base: Probe) -> Finding | None:
@@ -108,7 +111,7 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
         return None
     other = _named_in(both.results[1], second, both.views[0], both.views[1])
     lost = _overwritten(both.views[0], both.views[1], name)
-    is_named_again = name in re.findall(r"[\w][\w./-]*[\w]|\w", both.results[1].content)
+    is_named_again = name in _words(both.results[1].content)
     if str(first) != str(second) and lost and (other is None or other == name) and is_named_again:
         return _same(
             bench,
@@ -153,6 +156,54 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
             f"{tool} gives {name!r} again after {taking.tool} took it away.", Severity.WARNING,
         )  # fmt: skip
     return None
+
+
+async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
+    """After something that was there from the start is taken away, what is created gets an identifier that is in use."""
+    create = base.call
+    if base.ended or bench.first.names - base.after.names:
+        return None
+    for taking, key in _takings(bench, create.tool):
+        played = await bench.played([taking, LOOK, create, LOOK])
+        if played.ended or any(map(refuses, played.results, (taking.arguments, create.arguments))):
+            continue
+        left, after = played.views
+        given = {str(one) for one in (*create.arguments.values(), *taking.arguments.values())}
+        new = [one for one in _words(played.results[1].content) if one not in {*_words(base.result.content), *given}]
+        lost = sorted(one for one in (left.names - after.names) & bench.first.names - given if not one.isdigit())
+        for name in (one for one in new if lost and re.search(r"\d", one)):
+            other = Call(taking.tool, {**taking.arguments, key: name})
+            probe = await bench.played([other, LOOK])
+            is_in_use = not refuses(probe.results[0], other.arguments) and bench.first.changes_to(probe.views[0])
+            if is_in_use:
+                return _same(
+                    bench, (taking, create), played,
+                    f"{create.tool} gives {name!r}, which is in use, after {taking.tool}, and takes the place of {lost[0]!r}.",
+                )  # fmt: skip
+    return None
+
+
+def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
+    """Calls that take away what was there from the start, and the argument that names it."""
+    found: dict[str, tuple[Call, str]] = {}
+    for probe in list(bench.probes):
+        if probe.call.tool == create or probe.is_refused or probe.ended or not bench.first.names - probe.after.names:
+            continue
+        for name, value in probe.call.arguments.items():
+            if isinstance(value, str) and value in bench.first.texts:
+                alike = sorted(one for one in bench.first.texts if _shape(one) == _shape(value))
+                calls = (Call(probe.call.tool, {**probe.call.arguments, name: one}) for one in (value, *alike))
+                found |= {str(one): (one, name) for one in calls if bench.is_allowed(one)}
+    return list(found.values())[:MOST_TAKEN]
+
+
+def _shape(text: str) -> str:
+    """A code with its digits alike."""
+    return re.sub(r"\d", "0", text)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[\w][\w./-]*[\w]|\w", text)
 
 
 def _same(
@@ -231,8 +282,8 @@ async def undone(subject: Subject) -> Iterable[Finding]:
 
     Something is created and taken away, a value is set and set back, and a tool named for undoing (cancel, return, release) is
     called with the arguments of another. A warning where most of what changed is as before and a number is not: a total
-    that is added to twice, a free place that is not given back. Logs and histories may grow; a description that speaks of a fee
-    or of what is kept is believed.
+    that is added to twice, a free place that is not given back; and where everything shows as before and the same call is
+    refused when it is made again. Logs and histories may grow; a description that speaks of a fee or of what is kept is believed.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -240,6 +291,8 @@ async def undone(subject: Subject) -> Iterable[Finding]:
             for bases in list(bench.bases.values()):
                 for back, is_set in await _ways_back(bench, bases[0]):
                     finding = await _not_restored(bench, bases[0], back, is_set=is_set)
+                    if finding is None and not is_set:
+                        finding = await _not_repeated(bench, bases[0].call, back)
                     if finding is not None:
                         found.append(finding)
     return first_of_each(found)
@@ -316,6 +369,39 @@ async def _not_restored(bench: Bench, base: Probe, back: Call, *, is_set: bool) 
         change=f"Have {back.tool} change back everything that {done.tool} changes.",
         confirm=AGAIN,
     )  # fmt: skip
+
+
+_ONCE = ("once", "final", "for good", "fee", "limit", "wait", "only", "one time", "budget", "keep", "kept", "remain")
+"""Beginnings of words in a description of what cannot be done a second time."""
+
+
+async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
+    """A call that is refused after it was undone, although all that can be read is as before; with larger numbers, too."""
+    if any(documents(bench, tool, *_ONCE) for tool in {done.tool, back.tool}):
+        return None
+    numbers = [name for name, value in done.arguments.items() if type(value) is int]
+    more = [Call(done.tool, {**done.arguments, name: value}) for name in numbers for value in (3, 2)]
+    for call in (done, *filter(bench.is_allowed, more)):
+        played = await bench.played([call, back, LOOK, call])
+        first, undoing, again = played.results
+        if played.ended or refuses(first, call.arguments) or refuses(undoing, back.arguments):
+            continue
+        if any(not is_history(one) for one in bench.first.changes_to(played.views[0])):
+            continue
+        if turns_down(again, call.arguments):
+            return Finding(
+                rule="environment.undone",
+                severity=Severity.WARNING,
+                symptom=f"{back.tool} does not undo all of what {call.tool} did: everything shows as before, and {call} is "
+                f"refused when it is made again: {again.content[:100]}",
+                evidence={
+                    "task": bench.task.id, "calls": [str(call), str(back), str(call)],
+                    "answers": [one.content[:120] for one in played.results],
+                },
+                change=f"Have {back.tool} change back everything that {call.tool} changes.",
+                confirm=AGAIN,
+            )  # fmt: skip
+    return None
 
 
 def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:

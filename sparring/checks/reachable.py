@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.checks.answers import canonical
+from sparring.checks.calls import leaves
 from sparring.checks.episodes import clipped
 from sparring.checks.graded import is_paid
 from sparring.checks.plans import Plan, Step, leaves_of, plans_of
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
+from sparring.checks.survey import documented
 from sparring.environments import Environment, answer
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -56,9 +58,13 @@ async def unreachable(subject: Subject) -> Iterable[Finding]:
     wanted, and with what worked in other tasks. A warning where the state comes close and a written value is not the wanted one
     (cut off, rounded, in other case), where a call that works in other tasks is refused, where a call changes something else
     beside what is asked, and where one has to name another thing than it changes. No policy can be right in such a task, or only
-    by a detour. Correct the tool, or the expected state. Where no calls are found and nothing of this is seen, nothing is said.
+    by a detour. An error where a value is wanted that the schema of the one argument that writes such values rules out. Correct
+    the tool, or the expected state. Where no calls are found and nothing of this is seen, nothing is said.
     """
     plans = await plans_of(subject)
+    ruled_out = list(_ruled_out(subject, plans))
+    if ruled_out:
+        return ruled_out
     seen: list[_Seen] = []
     num_whole = sum(one.is_whole for one in plans)
     for plan in plans:
@@ -123,6 +129,60 @@ def _finding(what: str, seen: Sequence[_Seen], num_plans: int) -> Finding:
         "the tasks expect.",
         confirm=_CONFIRM,
     )  # fmt: skip
+
+
+def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
+    """Values that the tasks want under a name, where one tool alone writes there and its argument of that name takes others."""
+    writers: dict[str, set[str]] = defaultdict(set)
+    stores: set[tuple[str, str]] = set()
+    for plan in plans:
+        for step, before, after in plan.effects:
+            for key, text in _named(after) - _named(before):
+                writers[key].add(step.call.tool)
+                if key in step.call.arguments and canonical(step.call.arguments[key]) == text:
+                    stores.add((step.call.tool, key))
+    for tool, key in sorted(stores):
+        if writers[key] != {tool}:
+            continue
+        wanted: dict[str, list[str]] = defaultdict(list)
+        for plan in plans:
+            for _, text in (one for one in _named(plan.wanted) - _named(plan.states[0]) if one[0] == key):
+                wanted[text].append(plan.task.id)
+        part = subject.tools[tool].schema["function"]["parameters"]["properties"][key]
+        out = {text: tasks for text, tasks in wanted.items() if _rules_out(part, _value(text))}
+        tasks = sorted({task for those in out.values() for task in those})
+        if len(out) < len(wanted) and len(tasks) >= FEWEST and not _is_told_elsewhere(subject, tool, out):
+            values = [_value(text) for text in out]
+            yield Finding(
+                rule="data.unreachable", severity=Severity.ERROR,
+                symptom=f"`{tool}` does not take {values[0]!r} as `{key}`, which {len(tasks)} of {len(plans)} tasks want: "
+                f"{tasks[0]}, say.",
+                evidence={"wanted": values[:NUM_SHOWN], "schema": part, "tasks": tasks},
+                change=f"Have `{key}` of `{tool}` take these values, or make tasks that want what it takes.",
+                confirm=_CONFIRM,
+            )  # fmt: skip
+
+
+def _named(state: Json) -> Counter[tuple[str, str]]:
+    """The scalars of a state with the names that they stand under."""
+    return Counter((key, canonical(value)) for key, value in leaves(state) if key)
+
+
+def _rules_out(part: Mapping[str, Json], value: Json) -> bool:
+    """Whether an argument takes values of this type, and not this one."""
+    if "enum" in part:
+        return value not in part["enum"] and type(value) in map(type, part["enum"])
+    if isinstance(value, bool) or not isinstance(value, int | float) or part.get("type") not in ("integer", "number"):
+        return False
+    return not part.get("minimum", value) <= value <= part.get("maximum", value)
+
+
+def _is_told_elsewhere(subject: Subject, tool: str, values: Iterable[str]) -> bool:
+    """Whether another tool is said to bring about such a value: `close` writes closed."""
+    others = " ".join(documented(subject, one) for one in subject.tools if one != tool)
+    others += " ".join(one for one in subject.tools if one != tool).lower()
+    texts = [value.lower() for text in values if isinstance(value := _value(text), str)]
+    return any(text[:4] in others for text in texts if text)
 
 
 def _nearly(plan: Plan) -> Iterator[_Seen]:
@@ -203,20 +263,25 @@ def _elsewhere(plan: Plan) -> Iterator[_Seen]:
 
 def _refused(plan: Plan) -> Iterator[_Seen]:
     """A call like those that work in other tasks, and does nothing in this one."""
-    refused = [one for one in plan.refused if not _names_one_twice(one)]
-    if not plan.is_whole and refused:
-        left = {part for place, text in plan.missing + plan.surplus for part in (*place, text)}
-        step = max(refused, key=lambda one: sum(
-            bool(left & {str(value), canonical(value)}) for value in one.call.arguments.values()
-        ))  # fmt: skip
+    left = {part for place, text in plan.missing + plan.surplus for part in (*place, text)}
+    refused = [] if plan.is_whole else [one for one in plan.refused if _is_needed(one, left)]
+    if refused:
+        step = max(refused, key=lambda one: _num_left(one, left))
         what = f"`{step.call.tool}` does not do what is asked, although it does in other tasks,"
         yield _Seen(plan, step, what, _shown(list(plan.missing)), _shown(list(plan.surplus)))
 
 
-def _names_one_twice(step: Step) -> bool:
-    """Whether a call names the same thing in two arguments, which a tool may refuse for that."""
-    texts = [value for value in step.call.arguments.values() if isinstance(value, str)]
-    return len(set(texts)) < len(texts)
+def _num_left(step: Step, left: set[str]) -> int:
+    """How many arguments of a call stand in what is not yet as it is wanted."""
+    return sum(bool(left & {str(value), canonical(value)}) for value in step.call.arguments.values())
+
+
+def _is_needed(step: Step, left: set[str]) -> bool:
+    """Whether all arguments of a call, where it has several, differ and stand in what is not yet as it is wanted: a tool may
+    refuse other calls for good reasons."""
+    values = [value for value in step.call.arguments.values() if not isinstance(value, bool)]
+    is_distinct = len(set(map(str, values))) == len(values)
+    return len(values) < 2 or (is_distinct and all({str(value), canonical(value)} & left for value in values))
 
 
 def _value(text: str) -> Json:

@@ -66,6 +66,11 @@ class View:
         """Everything that something is listed under."""
         return frozenset(part for path in self.leaves for part in path[1:])
 
+    @property
+    def texts(self) -> frozenset[str]:
+        """All names and all values that are texts."""
+        return self.names | {value for value in self.leaves.values() if isinstance(value, str)}
+
     def siblings(self, name: str) -> frozenset[str]:
         """What stands beside a name: other keys of the same object, other items of the same list, other arguments."""
         prefixes = {path[:index] for path in self.leaves for index in range(1, len(path)) if path[index] == name}
