@@ -1,0 +1,122 @@
+"""How many calls a task takes one after the other, where each result names what the next call asks for."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Sequence
+
+from sparring.checks.answers import text_of
+from sparring.checks.calls import leaves
+from sparring.checks.explore import Call, explored, is_refusal
+from sparring.checks.registry import check
+from sparring.checks.rows import parsed
+from sparring.checks.subject import Subject
+from sparring.environments import execute
+from sparring.environments.base import reset
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+NUM_FOLLOWED = 24
+"""Tasks whose chains are followed."""
+MOST_CALLS = 64
+FEWEST = 2
+"""Tasks that take more turns than there are, before it is reported."""
+
+
+@check("budgets.chains", needs=("environment",))
+async def chains(subject: Subject) -> Iterable[Finding]:
+    """There are turns enough for a chain of calls in which each result names what the next call asks for.
+
+    From what the prompt names, each result is searched for the one further value that the same tool takes, until there is none.
+    A warning where what the last result says is wanted by a field of the task that names nothing on the way, and calls and
+    answer are more turns than `max_turns`. Raise it, or make shorter chains.
+    """
+    most = subject.config.environment.max_turns
+    needed: dict[str, tuple[int, list[Call]]] = {}
+    num = 0
+    sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
+    with subject.timing.as_far_as_it_goes():
+        tools = await _tools(subject)
+        for task in list(sample.values())[: NUM_FOLLOWED if tools else 0]:
+            calls = await _longest(subject, task, tools)
+            num += 1
+            if len(calls) + 1 > most:
+                needed[task.id] = len(calls) + 1, calls
+    if len(needed) < FEWEST:
+        return []
+    worst = max(needed, key=lambda one: needed[one][0])
+    turns, calls = needed[worst]
+    return [
+        Finding(
+            rule="budgets.chains",
+            severity=Severity.WARNING,
+            symptom=f"{len(needed)} of {num} tasks take more turns than environment.max_turns = {most}: {worst} takes {turns}, "
+            f"for a chain of {len(calls)} calls of {calls[0].tool} and an answer.",
+            evidence={
+                "task": worst,
+                "calls": list(map(str, calls)),
+                "turns": {one: two for one, (two, _) in needed.items()},
+            },
+            change=f"Set environment.max_turns to {turns} at least, or make shorter chains.",
+            confirm="Run `sparring check RECIPE --only budgets` again: the finding is gone.",
+        )
+    ]
+
+
+async def _tools(subject: Subject) -> dict[str, str]:
+    """The tools that take one text, of which a legal call was found, and the name of that argument."""
+    found = {}
+    legal = await explored(subject, subject.sample[0])
+    for name, tool in subject.tools.items():
+        properties = tool.schema["function"].get("parameters", {}).get("properties", {})
+        required = list(tool.required)
+        if len(required) == 1 and properties.get(required[0], {}).get("type") == "string" and legal.legal(name):
+            found[name] = required[0]
+    return found
+
+
+async def _longest(subject: Subject, task: Task, tools: dict[str, str]) -> list[Call]:
+    """The longest chain from a word of the prompt that ends in what the task wants."""
+    words = dict.fromkeys(word for one in task.messages for word in re.findall(r"\w[\w-]*", text_of(one)))
+    chains = []
+    for tool, argument in tools.items():
+        schema = subject.tools[tool].schema["function"]["parameters"]["properties"][argument]
+        if "enum" in schema:
+            continue
+        for word in (word for word in words if re.search(r"\d", word)):
+            chains.append(await _follow(subject, task, tool, argument, word))
+    return max(chains, key=len, default=[])
+
+
+async def _follow(subject: Subject, task: Task, tool: str, argument: str, first: str) -> list[Call]:
+    """The calls of a chain; none where it forks or ends in nothing that the task wants."""
+    own = copy.deepcopy(task)
+    calls: list[Call] = []
+    passed: list[str] = []
+    async with subject.opened(own) as environment:
+        await reset(environment, own)
+        ahead, said = [first], set[Json]()
+        while ahead and len(calls) < MOST_CALLS:
+            found = []
+            for value in ahead:
+                call = Call(tool, {argument: value})
+                result = await execute(environment, tool, dict(call.arguments))
+                if not is_refusal(result):
+                    found.append((call, value, {one for _, one in leaves(parsed(result.content)) if one is not None}))
+            if len(found) != 1:
+                return calls if not found and _is_wanted(task, passed, said) else []
+            call, value, said = found[0]
+            calls.append(call)
+            passed.append(value)
+            ahead = sorted(one for one in said if isinstance(one, str) and len(one) < 40 and one not in passed)
+    return calls if _is_wanted(task, passed, said) else []
+
+
+def _is_wanted(task: Task, passed: Sequence[str], said: set[Json]) -> bool:
+    """Whether a field of the task has what the last result says, and nothing that was passed on the way."""
+    for value in task.fields.values():
+        held = {one for _, one in leaves(value)} | {key for key, _ in leaves(value) if key}
+        if len(passed) > 1 and held & said and not held & set(passed[:-1]):
+            return True
+    return False
