@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from sparring.checks.arguments import words_of
+from sparring.checks.groups import LEFT_OUT, missing_groups
 from sparring.checks.registry import check
 from sparring.checks.rows import decimals, is_equal, number_of
 from sparring.checks.subject import Subject
@@ -66,9 +67,9 @@ async def claims(subject: Subject) -> Iterable[Finding]:
 
     A count is the number of rows that come, or that another tool lists for the same arguments; a sum, an average, a minimum or
     a maximum is that of a column of these rows; rows that a description calls sorted are in that order, numbers as numbers; an
-    argument that has the name of a column, alone or with `min` or `max`, lets through all rows that it should and no other. One
-    row too few at an end, a limit that leaves out its own value, and texts that are compared in place of numbers are the usual
-    causes.
+    argument that has the name of a column, alone or with `min` or `max`, lets through all rows that it should and no other;
+    groups hold all rows of the task's data, those without a value among them unless a description leaves them out. One row too
+    few at an end, a limit that leaves out its own value, and texts that are compared in place of numbers are the usual causes.
     """
     seen: dict[Key, _Claim] = defaultdict(_Claim)
     for survey in await steady_surveys(subject):
@@ -79,7 +80,9 @@ async def claims(subject: Subject) -> Iterable[Finding]:
                 seen[key].broken.append({"task": survey.task.id, **evidence})
     findings, named = [], set()
     for (tool, what), claim in seen.items():
-        if len(claim.broken) < FEWEST or tool in named:
+        # Groups whose numbers are those of the rows, in other results, are known well enough.
+        fewest = 1 if what == LEFT_OUT and claim.kept >= FEWEST else FEWEST
+        if len(claim.broken) < fewest or tool in named:
             continue
         named.add(tool)
         findings.append(
@@ -102,6 +105,7 @@ def _claims(subject: Subject, survey: Survey) -> Iterator[tuple[Key, dict[str, J
         yield from _order(one, text)
         if not _is_limited(subject, one.call.tool, text):
             yield from _own_count(one)
+            yield from (((one.call.tool, LEFT_OUT), seen) for seen in missing_groups(survey, one, text))
     yield from _aggregates(subject, said)
     for tool in dict.fromkeys(one.call.tool for one in said):
         yield from _filters(

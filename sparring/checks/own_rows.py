@@ -78,7 +78,7 @@ async def _ask_all(subject: Subject, survey: Survey, tool: str, asked: dict[tupl
         for one in survey.found(tool)
         if list(one.call.arguments) == [argument] and isinstance(value := one.call.arguments[argument], str)
     }
-    for path, rows in _tables(survey.task.fields):
+    for path, rows in tables(survey.task.fields):
         for name in _identifying(rows):
             values = {str(row[name]): row for row in rows[:MOST_ROWS]}
             calls = [Call(tool, {argument: value}) for value in values]
@@ -157,13 +157,13 @@ def _finding(symptom: str, evidence: dict[str, Json], change: str) -> Finding:
     )
 
 
-def _tables(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
+def tables(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
     """The lists of rows in a task's fields, each with where it stands; objects by name are rows, too."""
     if isinstance(value, Mapping):
         if len(value) >= _ROWS_OF_A_LIST and path and _are_alike(list(value.values())):
             yield path, [{"": key, **_row(one)} for key, one in value.items()]
         for name, item in value.items():
-            yield from _tables(item, (*path, str(name)))
+            yield from tables(item, (*path, str(name)))
     elif isinstance(value, list | tuple) and len(value) >= _ROWS_OF_A_LIST and _are_alike(value):
         yield path, [_row(one) for one in value]
 
