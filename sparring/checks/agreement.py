@@ -14,6 +14,7 @@ from sparring.checks.registry import check
 from sparring.checks.rows import decimals, is_equal, number_of
 from sparring.checks.subject import Subject
 from sparring.checks.survey import Said, Survey, documented, steady_surveys
+from sparring.checks.zones import wrong_clocks
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -48,13 +49,15 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
     Tools that read are asked for everything that other results name. What two of them say under one name of a thing that both
     identify is compared. Named are numbers that differ by one factor (units), that are cut to fewer digits, texts that are cut
     or written otherwise, fields that stand in each other's place, and values that merely differ. A description that says so,
-    "rounded" or "the first 40 characters" say, is respected. Read both from one source.
+    "rounded" or "the first 40 characters" say, is respected. Times of one thing in UTC and by local clocks must differ as the
+    clocks of the one place that is named do on that day, in summer and in winter. Read both from one source.
     """
     pairs: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
-    for survey in await steady_surveys(subject):
+    surveys = await steady_surveys(subject)
+    for survey in surveys:
         for key, pair in _pairs(survey):
             pairs[key].append(pair)
-    findings = []
+    findings = wrong_clocks(subject, surveys)
     named: set[frozenset[str]] = set()
     for (one, field, other, other_field), seen in pairs.items():
         kind = _difference(seen, f"{documented(subject, one)} {documented(subject, other)}")
