@@ -225,7 +225,7 @@ class Desk(Environment):
 
     @tool
     def open(self, code: str) -> str:
-        if hash(code) % 9817 != 17:
+        if sum(code.encode()) != 1643:
             raise KeyError(code)
         return "open"
 """
