@@ -1,6 +1,6 @@
 """What `sparring check` says of planted defects in environments without experts.
 
-    python -m benchmarks.blind_environments [--set second] [--json FILE] [NAME ...]
+    python -m benchmarks.blind_environments [--set third] [--json FILE] [NAME ...]
 
 Each case is checked, and where the set has `fixes.py` a copy without its defect, too: a finding that is there without the defect is
 not about it. Whether a finding names the defect is for a person to read, against `named_by` in the case's `defect.toml`.
