@@ -21,6 +21,8 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 3
 """Things of which two tools must speak before they are compared."""
+MOSTLY_EQUAL = 2
+"""Times as many things two tools must agree about as they disagree about, before values that merely differ are reported."""
 _CUT = re.compile(
     r"\b(?:first|begin\w*|start|short\w*|preview|summar\w+|snippet|excerpt|cut|truncat\w+|up to|at most)\b"
 )
@@ -67,6 +69,8 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
         named.add(tools)
         apart = [pair for pair in seen if not is_equal(*pair.values)]
         swapped = _swapped_with(field, apart, pairs, one, other) if kind == "differs" else None
+        if kind == "differs" and swapped is None and len(seen) - len(apart) < MOSTLY_EQUAL * len(apart):
+            continue  # two things of one name, such as a date of each document
         named.add(frozenset((one, other, swapped or field)))
         findings.append(
             Finding(

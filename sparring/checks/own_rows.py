@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -116,7 +116,7 @@ def _lost(tool: str, name: str, one: _Asked) -> Finding | None:
         (
             what
             for what, has in _SPELLINGS.items()
-            if all(map(has, lost)) and not any(map(has, one.found))
+            if all(map(has, lost)) and not any(map(has, one.found)) and _are_of_a_kind(one.found, lost)
         ),
         None,
     )  # fmt: skip
@@ -128,6 +128,11 @@ def _lost(tool: str, name: str, one: _Asked) -> Finding | None:
         {"tool": tool, "not_found": list(lost.values())[:4], "found": list(one.found)[:4]},
         "Compare what is asked for with what is filed in one spelling.",
     )
+
+
+def _are_of_a_kind(found: Iterable[str], lost: Iterable[str]) -> bool:
+    """Whether both are names, or both codes: a code is found by another tool than a name."""
+    return {any(map(str.isdigit, one)) for one in found} == {any(map(str.isdigit, one)) for one in lost}
 
 
 def _mixed_up(tool: str, name: str, one: _Asked) -> Finding | None:

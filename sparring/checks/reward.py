@@ -21,6 +21,7 @@ from sparring.checks.mutated import NUM_MUTATED, Mutated, mutated
 from sparring.checks.mutations import Kind
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, JudgeName, Subject
+from sparring.checks.timing import OutOfTimeError
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
 from sparring.plugins import call
@@ -105,6 +106,8 @@ async def variance(subject: Subject) -> Iterable[Finding]:
     values = {round(one.reward or 0.0, 9) for one in played}
     if len(played) < 2 or len(values) > 1:
         return []
+    if {one.policy for one in played} == {EXPERT}:
+        raise OutOfTimeError("no other policy than the expert has played")
     return [
         Finding(
             rule="reward.variance", severity=Severity.ERROR,

@@ -1,10 +1,17 @@
 """The time of a check is shared out, and what there is no time for is left out by name."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from sparring.checks.episodes import episodes_of
 from sparring.checks.report import Checked
+from sparring.checks.reward import variance
 from sparring.checks.run import left_out, undecided
+from sparring.checks.subject import EXPERT, Subject
 from sparring.checks.timing import OutOfTimeError, Timing
+from sparring.config import load_config
 from sparring.findings import Severity
 
 
@@ -45,6 +52,15 @@ def test_a_rule_that_saw_an_episode_is_decided_on_it_and_one_that_saw_none_is_le
     with pytest.raises(OutOfTimeError), timing.as_far_as_it_goes():
         timing.need()
     assert timing.cut == ["environment.plays"]
+
+
+def test_a_reward_is_not_called_constant_while_only_the_expert_has_played() -> None:
+    recipe = Path(__file__).parent / "clean" / "parcel_desk" / "recipe.toml"
+    subject = Subject(load_config(recipe), recipe)
+    asyncio.run(episodes_of(subject, EXPERT))
+    subject.timing = Timing(seconds=0)
+    with pytest.raises(OutOfTimeError, match="no other policy than the expert"):
+        asyncio.run(variance(subject))
 
 
 def test_processor_time_is_bounded_too() -> None:
