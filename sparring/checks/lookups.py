@@ -19,7 +19,7 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""Values that one tool must find before it is blamed for others, and that it must lose: one may be a gap that is meant."""
+"""Values that one tool must find before it is blamed for others, and times that it must lose some: one may be a gap that is meant."""
 MOST_CHANGED = 3
 """Known values that are changed into unknown ones, in each task."""
 _SEARCHES = re.compile(
@@ -101,7 +101,7 @@ def _worst(seen: Mapping[tuple[str, str, str, str], _Looked]) -> Iterator[tuple[
         values = {_value(one, argument) for one in looked.found}
         lost = {_value(said, argument) for _, said, _ in looked.lost}
         is_shared = len(values) >= FEWEST and len(values) >= len(lost - values)
-        if tool not in named and len(lost - values) >= FEWEST and is_shared and shows != tool:
+        if tool not in named and lost - values and len(looked.lost) >= FEWEST and is_shared and shows != tool:
             named.add(tool)
             yield key, looked
 
