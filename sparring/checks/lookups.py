@@ -19,7 +19,7 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""Values that one tool must find before it is blamed for others, and times that it must lose some: one may be a gap that is meant."""
+"""Values that one tool must find before it is blamed for others, and times that it must lose some: one may be a gap."""
 MOST_CHANGED = 3
 """Known values that are changed into unknown ones, in each task."""
 _SEARCHES = re.compile(
