@@ -123,7 +123,7 @@ def as_object(text: str) -> dict[str, Json] | None:
 
 
 def canonical(value: Json) -> str:
-    """One text for equal JSON values: 1 and 1.0 are equal, 1 and true or "1" are not."""
+    """One text for equal JSON values: 1 and 1.0 are equal, 1 and true or "1" are not. What JSON has no form for is its text."""
     return json.dumps(_integral(value), sort_keys=True, ensure_ascii=False, default=str)
 
 
@@ -136,7 +136,7 @@ def written_answers(task: Task, read: Sequence[str], tags: Sequence[str]) -> Ite
     """Ways to write the answer that the fields `read` of a task may hold, for a recipe without expert."""
     for value in (task.fields[name] for name in read if name in task.fields):
         texts = [value] if isinstance(value, str) else []
-        texts += [json.dumps(value, ensure_ascii=False), json.dumps({"answer": value}, ensure_ascii=False)]
+        texts += [json.dumps(one, ensure_ascii=False, default=str) for one in (value, {"answer": value})]
         for text in texts:
             yield answer(text)
             for tag in tags:
@@ -251,14 +251,16 @@ def _whole_words(prefix: str) -> str:
 
 
 def _plain(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _integral(value: Json) -> Json:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
-        return {key: _integral(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else canonical(key): _integral(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_integral(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(canonical, value))
     return value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from sparring.checks.arguments import schema_values
 from sparring.checks.explore import Call, expert_calls, explored
@@ -17,10 +18,13 @@ from sparring.environments.tools import Tool
 from sparring.types import Json, Message, Task
 
 __all__ = ["Call", "expert_calls"]
+T = TypeVar("T")
 EXPLORER = "explorer"
 STRANGER = "stranger"
 MOST_CALLS = 6
 """Of one tool in one task, that rules look at."""
+MOST_TOGETHER = 4096
+"""Combinations of values for the arguments of one call."""
 SLOW_SECONDS = 0.25
 """Where an episode takes longer, calls that are compared are made in one environment, one after the other."""
 
@@ -116,7 +120,7 @@ async def players(subject: Subject, task: Task) -> list[ScriptedPolicy]:
 
 
 def leaves(value: Json, key: str = "") -> Iterator[tuple[str, Json]]:
-    """All scalars in a JSON value with the key that they stand under."""
+    """All scalars in a JSON value with the key that they stand under; what JSON has no form for, a date say, as text."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from leaves(item, str(name))
@@ -124,7 +128,26 @@ def leaves(value: Json, key: str = "") -> Iterator[tuple[str, Json]]:
         for item in value:
             yield from leaves(item, key)
     else:
-        yield key, value
+        yield key, value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def likeliest_together(pools: Sequence[Sequence[T]]) -> Iterator[tuple[T, ...]]:
+    """At most MOST_TOGETHER choices of one value from each pool, the likeliest first; pools begin with their likeliest."""
+    last = [len(pool) - 1 for pool in pools]
+    totals = range(sum(last) + 1) if all(pools) else ()
+    chosen = itertools.chain.from_iterable(_ranks(last, total) for total in totals)
+    for ranks in itertools.islice(chosen, MOST_TOGETHER):
+        yield tuple(pool[rank] for pool, rank in zip(pools, ranks, strict=True))
+
+
+def _ranks(last: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
+    """Ranks with this sum, none above its last one."""
+    if not last:
+        yield ()
+        return
+    for first in range(max(0, total - sum(last[1:])), min(total, last[0]) + 1):
+        for others in _ranks(last[1:], total - first):
+            yield first, *others
 
 
 def alternatives(hint: Any) -> list[Any]:

@@ -242,7 +242,7 @@ def _identity(task: Task, by_prompt: bool) -> str:
     if by_prompt:
         return prompt
     fields = {
-        name: value for name, value in task.fields.items() if not (_ROW_COLUMNS.match(name) and _is_scalar(value))
+        name: value for name, value in task.fields.items() if not (_ROW_COLUMNS.match(str(name)) and _is_scalar(value))
     }
     return f"{prompt}\n{canonical(fields)}"
 
@@ -260,7 +260,7 @@ async def columns(subject: Subject) -> Iterable[Finding]:
     nothing. Fill the column in, or remove the row.
     """
     everything = placed(subject)
-    counts = Counter(name for one in everything for name in one.task.fields)
+    counts = Counter(name for one in everything for name in one.task.fields if isinstance(name, str))
     golds = await golds_of(subject)
     read = set() if golds is None else {path[0] for path in golds.read}
     missed = set() if golds is None else {path[0] for path in golds.missed if len(path) == 1}

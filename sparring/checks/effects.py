@@ -143,7 +143,9 @@ def _number_lost(bench: Bench, base: Probe, probe: Probe, name: str) -> Change |
     value, other = probe.value, base.call.arguments[name]
     if name in bench.keys(base.call) or not is_number(other):
         return None
-    places = {change.path for change in base.changes if stores(change, other)}
+    others = [one for key, one in base.call.arguments.items() if key != name]
+    stored = [change for change in base.changes if stores(change, other)]
+    places = {change.path for change in stored if not any(stores(change, one) for one in others)}
     changes = {change.path: change for change in probe.changes}
     for path in places:
         old = bench.first.leaves.get(path)
@@ -455,19 +457,24 @@ def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
 def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
     """Numbers that a tool gives, which are how many things there are, and stay when there is one more or less."""
     seen: dict[tuple[str, Path, Path], dict[int, tuple[Bench, Probe]]] = {}
-    wrong: set[tuple[Path, Path]] = set()
-    for bench in all_benches:
-        sizes = bench.first.sizes()
-        numbers = [(path, one) for path, one in bench.first.leaves.items() if path[0] != STATE and type(one) is int]
-        pairs = {(path, place) for path, number in numbers for place, size in sizes.items() if size == number}
-        wrong |= {(path, place) for path, number in numbers for place, size in sizes.items() if size != number}
+    firsts = [(bench.first.leaves, bench.first.sizes()) for bench in all_benches]
+    for bench, (leaves, sizes) in zip(all_benches, firsts, strict=True):
+        numbers: dict[int, list[Path]] = {}
+        for path, value in leaves.items():
+            if path[0] != STATE and type(value) is int:
+                numbers.setdefault(value, []).append(path)
         for probe in (one for one in bench.probes if not one.is_refused and not one.ended):
             after = probe.after.sizes()
-            for path, place in pairs:
-                if abs(after.get(place, 0) - sizes[place]) == 1 and probe.after.leaves.get(path) == sizes[place]:
-                    seen.setdefault((probe.call.tool, path, place), {}).setdefault(sizes[place], (bench, probe))
+            for place, size in sizes.items():
+                for path in numbers.get(size, ()) if abs(after.get(place, 0) - size) == 1 else ():
+                    if probe.after.leaves.get(path) == size:
+                        seen.setdefault((probe.call.tool, path, place), {}).setdefault(size, (bench, probe))
     for (tool, path, place), cases in seen.items():
-        if (path, place) in wrong or len(cases) < 2:
+        is_another = any(
+            type(leaves.get(path)) is int and place in sizes and leaves[path] != sizes[place]
+            for leaves, sizes in firsts
+        )
+        if is_another or len(cases) < 2:
             continue
         bench, probe = next(iter(cases.values()))
         yield Finding(

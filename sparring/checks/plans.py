@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from sparring.checks.answers import canonical, text_of
 from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
+from sparring.checks.calls import likeliest_together
 from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.graded import is_paid
 from sparring.checks.scripted import as_trajectory
@@ -104,7 +105,7 @@ def leaves_of(value: Json, place: Place = ()) -> Counter[Leaf]:
     found: Counter[Leaf] = Counter()
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            found += leaves_of(item, (*place, str(key)))
+            found.update(leaves_of(item, (*place, str(key))))
     elif isinstance(value, list | tuple):
         for item in value:
             found[(*place, "[]"), canonical(item)] += 1
@@ -391,10 +392,7 @@ def _is_hashable(calls: Sequence[Call]) -> bool:
 
 def _combinations(pools: Sequence[Sequence[_Candidate]]) -> Iterator[tuple[_Candidate, ...]]:
     """One of each, the likeliest together first; different values before equal ones."""
-    chosen = itertools.product(*(range(len(pool)) for pool in pools))
-    ordered = sorted(chosen, key=lambda places: (sum(places), max(places, default=0)))
-    made = [tuple(pool[place] for pool, place in zip(pools, places, strict=True)) for places in ordered]
-    return iter(sorted(made, key=lambda one: len({canonical(c.value) for c in one}) < len(one)))
+    return iter(sorted(likeliest_together(pools), key=lambda one: len({canonical(c.value) for c in one}) < len(one)))
 
 
 def _differing(state: Json, wanted: Json, place: Place = ()) -> Iterator[_Candidate]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from sparring.checks.arguments import Known, fitted_to, words_of
-from sparring.checks.calls import before_legal
+from sparring.checks.calls import before_legal, likeliest_together
 from sparring.checks.explore import Call, Tried, explored, is_nothing, is_refusal
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, load_of_machine
@@ -22,6 +22,8 @@ from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
 
 NUM_TASKS = 3
+LONGEST_READ = 50_000
+"""Characters of an answer that is looked at before and after each writing call."""
 SECONDS = 5.0
 """Of processor time, for the probes of all tasks."""
 MOST_READS = 8
@@ -267,7 +269,9 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
     for name in {one.tool for one in calls}:
         if any(not is_nothing(answers[0].get(str(one), "")) for one in calls if one.tool == name):
             calls = [one for one in calls if one.tool != name or not is_nothing(answers[0].get(str(one), ""))]
-    steady = [one for one in calls if str(one) in answers[0] and answers[0][str(one)] == answers[1].get(str(one))]
+    first, again = answers
+    steady = [one for one in calls if str(one) in first and first[str(one)] == again.get(str(one))]
+    steady = [one for one in steady if len(first[str(one)]) <= LONGEST_READ]
     bench.readers = tuple(_some_of_each(steady))
     bench.writing = frozenset(name for name in subject.tools if name not in reading)
     if not await _look_twice(bench):
@@ -446,8 +450,8 @@ def _combined(bench: Bench, tool: str) -> list[Call]:
         name: bench.choices(tool, name)[:8]
         for name in dict.fromkeys((*required, *(legal[0].arguments if legal else ())))
     }
-    ranks = sorted(itertools.islice(itertools.product(*(range(len(one)) for one in pools.values())), 4096), key=sum)
-    combined = (Call(tool, {name: pools[name][rank] for name, rank in zip(pools, one, strict=True)}) for one in ranks)
+    together = likeliest_together(list(pools.values()))
+    combined = (Call(tool, dict(zip(pools, values, strict=True))) for values in together)
     return [one for one in combined if one.arguments and _are_apart(one) and bench.is_allowed(one)]
 
 

@@ -213,6 +213,8 @@ def difference_of(wanted: Json, got: Json) -> str | None:
     if isinstance(wanted, int | float) and isinstance(got, int | float):
         if math.isclose(wanted, got, rel_tol=1e-9, abs_tol=1e-9):
             return "a sum of floating point numbers"
+        if not math.isfinite(wanted):
+            return None
         is_rounded = wanted != int(wanted) and any(got == round(wanted, digits) for digits in (0, 1, 2))
         return "rounded" if is_rounded or got == math.floor(wanted) != wanted else None
     if isinstance(wanted, str) and isinstance(got, str):
@@ -249,9 +251,10 @@ def _elsewhere(plan: Plan) -> Iterator[_Seen]:
     for step, before, after in plan.effects:
         old, new = leaves_of(before), leaves_of(after)
         known = {part for place, _ in old for part in place}
-        named = {str(value) for value in step.call.arguments.values()} & known
+        arguments = {str(value) for value in step.call.arguments.values()}
+        named = arguments & known
         changed = {part for place, _ in (old - new) + (new - old) for part in place}
-        if named and named & changed:
+        if named and arguments & changed:
             num_at_home[step.call.tool] += 1
         elif named:
             what = f"`{step.call.tool}` names one thing and changes another"

@@ -225,7 +225,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
     wrong episode is one whose calls were changed so that it cannot be right.
     """
     right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
-    never = {**await _rewards(subject, "says nothing"), **await _rewards(subject, "never answers")}
+    never = await _rewards(subject, "says nothing") | await _rewards(subject, "never answers", only_wrong=True)
     found = []
 
     def compare(
@@ -285,8 +285,13 @@ async def _wrong_rewards(subject: Subject) -> dict[str, float]:
     return done
 
 
-async def _rewards(subject: Subject, name: str) -> dict[str, float]:
-    return {one.gold.task.id: one.reward for one in await episodes_of(subject, name) if one.reward is not None}
+async def _rewards(subject: Subject, name: str, *, only_wrong: bool = False) -> dict[str, float]:
+    """By task; with `only_wrong` without the episodes that the scorer pays in full, for what was done in them say."""
+    return {
+        one.gold.task.id: one.reward
+        for one in await episodes_of(subject, name)
+        if one.reward is not None and not (only_wrong and one.score is not None and one.score >= 1.0)
+    }
 
 
 @check("reward.components", needs=("reward",))

@@ -155,7 +155,7 @@ def _name(tool: ToolSchema) -> str:
 
 
 def leaves(value: Json) -> Iterator[Json]:
-    """Every scalar in a JSON value."""
+    """Every scalar in a JSON value; what JSON has no form for, a date say, as text."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)
@@ -163,8 +163,8 @@ def leaves(value: Json) -> Iterator[Json]:
         for item in value:
             yield from leaves(item)
     elif value is not None:
-        yield value
+        yield value if isinstance(value, str | int | float) else str(value)
 
 
 def as_text(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import time_machine
 
+from sparring.checks.answers import canonical
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject, UndecidedError, transcript
 from sparring.checks.timing import OutOfTimeError, TimedOutError, Timing
@@ -31,8 +32,8 @@ SHIFT_SECONDS = 400 * 86_400 + 5 * 3_600 + 17 * 60 + 11
 
 def fingerprint(task: Task) -> str:
     """Of everything in a task."""
-    content = json.dumps([task.messages, task.fields, task.seed], sort_keys=True, default=repr)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    content = canonical([task.messages, task.fields, task.seed])
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 async def played(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, backwards: bool) -> dict[str, Json]:

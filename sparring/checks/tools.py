@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, get_args, get_origin
 
+from sparring.checks.answers import canonical
 from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
 from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing, is_refusal
 from sparring.checks.limits import choices_of, limits_of
@@ -89,7 +90,7 @@ async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]
     states = [one.final_state for one in played]
     if all(state is None for state in states):
         return calls[0].tool in await writing_tools(subject)
-    return len({json.dumps(state, sort_keys=True) for state in states}) > 1
+    return len(set(map(canonical, states))) > 1
 
 
 @check("environment.tools_answer", needs=("environment",))
