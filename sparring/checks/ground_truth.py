@@ -8,8 +8,7 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -20,16 +19,15 @@ from sparring.checks.data import SPLITS, Placed, placed
 from sparring.checks.episodes import Episode, clipped, episodes_of
 from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.graded import Aspect
-from sparring.checks.paging import walks
+from sparring.checks.knowable import all_said, is_asked_out, is_made_of
 from sparring.checks.prompt import prompt_of
 from sparring.checks.registry import check
 from sparring.checks.scripts import as_text, leaves
 from sparring.checks.subject import EXPERT, Subject
-from sparring.checks.survey import surveyed
 from sparring.checks.timing import OutOfTimeError
 from sparring.checks.tools import all_answers
 from sparring.findings import Finding, Severity
-from sparring.types import Json, Task
+from sparring.types import Json
 
 FEWEST = 8
 """Tasks from which a share says something."""
@@ -159,7 +157,9 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     """Every scored field can be known: from the prompt, a tool, or a rule that maps them to it.
 
     An error where tasks whose prompt and tool results are the same have different answers, and where names or codes of the
-    answer are said nowhere. Let a tool or the prompt give what the field follows from, or stop scoring it.
+    answer are said nowhere. Without an expert a warning, and only where every tool that reads was asked for all that is named
+    and found something, and the answer is not made of other data of the task. Let a tool or the prompt give what the field
+    follows from, or stop scoring it.
     """
     golds = await golds_of(subject)
     played = await episodes_of(subject, EXPERT)
@@ -168,23 +168,56 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     copied = {one.gold.task.id: one for one in await episodes_of(subject, "every tool")}
     evidence = {one.gold.task.id: _evidence(one, copied.get(one.gold.task.id)) for one in played}
     found = [*_undecided(golds, played, copied)]
-    if not golds.has_expert:
-        # Other calls may show what tells these tasks apart.
-        found = [replace(one, severity=Severity.WARNING) for one in found]
-    # Without tools the policy may be meant to know what is not said.
-    if not subject.tools:
-        return found
-    nowhere = list(_said_nowhere(golds, played, evidence))
-    if nowhere and not golds.has_expert and subject.timing.episode_seconds <= SLOW_SECONDS:
-        with suppress(OutOfTimeError):
-            for one in played:
-                evidence[one.gold.task.id] += await _asked_for(subject, one.gold.task)
-        nowhere = list(_said_nowhere(golds, played, evidence))
-    if not golds.has_expert:
-        # No expert shows the calls that give it: what stands in some result under its name is given by other arguments.
-        given = {key for _, _, said in await all_answers(subject) for key, _ in named_leaves(as_object(said) or {})}
-        nowhere = [replace(one, severity=Severity.WARNING) for one in nowhere if one.evidence["part"] not in given]
-    return [*found, *nowhere]
+    nowhere = list(_said_nowhere(golds, played, evidence)) if subject.tools else []
+    if golds.has_expert:
+        # Without tools the policy may be meant to know what is not said.
+        return [*found, *nowhere]
+    if not (found or nowhere) or not subject.tools:
+        return [replace(one, severity=Severity.WARNING) for one in found]
+    return await _without_expert(subject, golds, played, evidence, found)
+
+
+async def _without_expert(
+    subject: Subject,
+    golds: Golds,
+    played: Sequence[Episode],
+    evidence: Mapping[str, str],
+    undecided: Sequence[Finding],
+) -> list[Finding]:
+    """Warnings, where no expert shows which calls give the answer: only when all tools that read were asked and found something,
+    and the answer is made neither of what they said nor of other data of the task, which other calls may give."""
+    if subject.timing.episode_seconds > SLOW_SECONDS:
+        return []
+    said = dict(evidence)
+    asked: set[str] = set()
+    try:
+        for one in played:
+            said[one.gold.task.id] += f"{_spoken(await all_said(subject, one.gold.task))} "
+            if await is_asked_out(subject, one.gold.task):
+                asked.add(one.gold.task.id)
+    except OutOfTimeError:
+        return []
+    found = [one for one in undecided if set(one.evidence["tasks"]) <= asked]
+    # What stands in some result under its name is given by other arguments.
+    given = {key for _, _, text in await all_answers(subject) for key, _ in named_leaves(as_object(text) or {})}
+    judged = {path[0] for path in golds.read}
+    own = {
+        one.gold.task.id: [
+            word
+            for name, field in one.gold.task.fields.items() if name not in judged
+            for word in _spoken(json.dumps(field, ensure_ascii=False, default=str)).split()
+        ]
+        for one in played
+    }  # fmt: skip
+
+    def is_sure(name: str, one: Episode) -> bool:
+        task = one.gold.task.id
+        words = [*said[task].split(), *own[task]]
+        return task in asked and not is_made_of(_spoken((one.gold.parts or {}).get(name)), words)
+
+    nowhere = _said_nowhere(golds, played, said, is_sure)
+    found += [one for one in nowhere if one.evidence["part"] not in given]
+    return [replace(one, severity=Severity.WARNING) for one in found]
 
 
 def _undecided(golds: Golds, played: Sequence[Episode], copied: Mapping[str, Episode]) -> Iterator[Finding]:
@@ -236,7 +269,12 @@ def _seen(one: Episode) -> str:
     return re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", "*", text)
 
 
-def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str, str]) -> Iterator[Finding]:
+def _said_nowhere(
+    golds: Golds,
+    played: Sequence[Episode],
+    evidence: Mapping[str, str],
+    is_sure: Callable[[str, Episode], bool] = lambda name, one: True,
+) -> Iterator[Finding]:
     """Parts with many different texts whose words are in nothing that the policy sees."""
     everywhere = " ".join(evidence.values())
     for name, values in golds.labels().items():
@@ -249,7 +287,8 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
         for one in played:
             value = _spoken((one.gold.parts or {}).get(name))
             said = everywhere if is_label else evidence[one.gold.task.id]
-            if len(value.split()) <= MANY_WORDS and not all(f" {word} " in said for word in value.split()):
+            is_missing = len(value.split()) <= MANY_WORDS and not all(f" {word} " in said for word in value.split())
+            if is_missing and is_sure(name, one):
                 missing.append(one)
         if not missing or 2 * len(missing) < len(played):
             continue
@@ -267,13 +306,6 @@ def _said_nowhere(golds: Golds, played: Sequence[Episode], evidence: Mapping[str
 def _evidence(one: Episode, copied: Episode | None) -> str:
     messages = [*one.trajectory.messages, *(() if copied is None else copied.trajectory.messages)]
     return f" {_spoken(' '.join(text_of(message) for message in messages if message.get('role') != 'assistant'))} "
-
-
-async def _asked_for(subject: Subject, task: Task) -> str:
-    """What tools say of all that is named, page by page: no expert shows which calls give the answer."""
-    said = [one.result.content for one in (await surveyed(subject, task)).said]
-    said += [page.result.content for walk in await walks(subject, task) for page, _ in walk.pages]
-    return f"{_spoken(' '.join(said))} "
 
 
 @check("data.imbalance")

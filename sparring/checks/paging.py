@@ -23,6 +23,7 @@ MOST_PAGES = 60
 FEWEST_TASKS = 2
 """In which pages must be wrong in the same way."""
 _PAGE = {"page"}
+_NUMBER = {"number", "no", "nr", "index"}
 _OFFSET = {"offset", "skip", "start"}
 _CURSOR = {"cursor", "token", "after", "continuation"}
 _LIMIT = {"limit", "size", "per", "top", "num", "max", "n"}
@@ -131,7 +132,9 @@ def _pager(subject: Subject, tool: str) -> tuple[str, str] | None:
             is_number = "integer" in json.dumps(_parameters(subject, tool)[name])
             if is_number or kind != "page":
                 return name, "offset" if kind == "cursor" and is_number else kind
-    return None
+    # `page(topic, number)`
+    name = _parameter(subject, tool, _NUMBER) if _PAGE & set(words_of(tool)) else None
+    return (name, "page") if name is not None and "integer" in json.dumps(_parameters(subject, tool)[name]) else None
 
 
 def _limits(subject: Subject, tool: str) -> list[int | None]:

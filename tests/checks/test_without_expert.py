@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from sparring.checks import CHECKS
 from sparring.checks.golds import golds_of
 from sparring.checks.subject import Subject
@@ -45,8 +47,8 @@ scorer = "environment:scorer"
 """
 
 
-def recipe(folder: Path, rows: list[dict[str, object]]) -> Subject:
-    (folder / "environment.py").write_text(ENVIRONMENT, "utf-8")
+def recipe(folder: Path, rows: list[dict[str, object]], environment: str = ENVIRONMENT) -> Subject:
+    (folder / "environment.py").write_text(environment, "utf-8")
     (folder / "recipe.toml").write_text(RECIPE, "utf-8")
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return Subject(load_config(folder / "recipe.toml"), folder / "recipe.toml")
@@ -101,3 +103,52 @@ def test_one_answer_for_nine_tasks_in_ten_is_told_with_its_score(tmp_path: Path)
     assert one.severity.value == "error"
     assert one.evidence["share"] > 0.9
     assert one.evidence["score"] > 0.9
+
+
+CODES = """
+class Desk(Environment):
+    def reset(self, task):
+        self.fields, self.num_lost = task.fields, 1 if "far" in task.fields else 0
+
+    @tool
+    def look(self, case: str) -> str:
+        \"\"\"Look a case up.\"\"\"
+        if case != self.fields["case"] + self.fields.get("behind", ""):
+            return "no such case"
+        self.num_lost -= 1
+        return "..." if self.num_lost >= 0 else self.fields["said"]
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("label", "further", "num"),
+    [
+        ("kxwvqz", {}, 1),
+        ("abcdef", {}, 0),
+        ("dcba", {}, 0),
+        ("bdac", {}, 0),
+        ("ABCD-77", {}, 0),
+        ("kxwvqz", {"note": "behind another call stands kxwvqz"}, 0),
+        ("kxwvqz", {"behind": "-secret"}, 0),
+        ("kxwvqz", {"far": True}, 0),
+    ],
+    ids=["drawn", "joined", "reversed", "in another order", "with a number", "in a field", "not found", "asked again"],
+)
+def test_an_answer_is_unknown_without_an_expert_only_where_tools_were_asked_for_all_that_they_say(
+    tmp_path: Path, label: str, further: dict[str, object], num: int
+) -> None:
+    shift = [str.maketrans("abcdefkxvwqz", "abcdefkxvwqz"[n:] + "abcdefkxvwqz"[:n]) for n in range(12)]
+    table = [
+        {
+            "prompt": f"What is the code of case C{n}? Answer in <answer></answer>.", "case": f"C{n}",
+            "label": label.lower().translate(shift[n % 12]), "said": "abcd lies on ef".translate(shift[n % 12]),
+            **{k: v.translate(shift[n % 12]) if k == "note" and isinstance(v, str) else v for k, v in further.items()},
+        }
+        for n in range(24)
+    ]  # fmt: skip
+    desk, judges = ENVIRONMENT.split("class Desk")[0], "def reward" + ENVIRONMENT.split("def reward")[1]
+    subject = recipe(tmp_path, table, desk + CODES + judges)
+    told = found(subject, "data.unanswerable")
+    assert [one.severity.value for one in told] == ["warning"] * num, told
