@@ -133,12 +133,12 @@ def _look(subject: Subject, survey: Survey, one: Said, seen: dict[tuple[str, str
 
 
 def _columns(said: Said) -> dict[str, list[Json]]:
-    """The values of the rows that a call returned, by name."""
+    """The values of the rows that a call returned, by name; those of a list of scalars by the name of the list."""
     found: dict[str, list[Json]] = defaultdict(list)
-    for rows in said.listings.values():
+    for listing, rows in said.listings.items():
         for row in rows:
             for name, value in row.items():
-                found[name].append(value)
+                found[name or listing].append(value)
     return found
 
 

@@ -280,11 +280,11 @@ def _num_left(step: Step, left: set[str]) -> int:
 
 
 def _is_needed(step: Step, left: set[str]) -> bool:
-    """Whether all arguments of a call, where it has several, differ and stand in what is not yet as it is wanted: a tool may
-    refuse other calls for good reasons."""
+    """Whether all arguments of a call differ and stand in what is not yet as it is wanted: a tool may refuse other calls for
+    good reasons."""
     values = [value for value in step.call.arguments.values() if not isinstance(value, bool)]
     is_distinct = len(set(map(str, values))) == len(values)
-    return len(values) < 2 or (is_distinct and all({str(value), canonical(value)} & left for value in values))
+    return is_distinct and all({str(value), canonical(value)} & left for value in values)
 
 
 def _value(text: str) -> Json:

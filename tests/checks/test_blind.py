@@ -54,3 +54,11 @@ def test_calls_that_mean_the_same_are_no_evidence_that_arguments_are_ignored() -
     folder = HERE.parents[1] / "benchmarks" / "blind_environments" / "second" / "clean_notebook"
     (verdict,) = judged([{"folder": str(folder), "rule": "environment.arguments_ignored", "options": {}}])
     assert (verdict["state"], verdict["findings"]) == ("decided", [])
+
+
+def test_a_page_counter_is_no_title_and_what_a_task_does_not_ask_for_may_be_refused() -> None:
+    """`titles` shows "1 of 1" beside its titles, and `year` does not find it; where a request is wanted, `delete` refuses it."""
+    third = HERE.parents[1] / "benchmarks" / "blind_environments" / "third"
+    rules = {"branch_library": "environment.found", "doc_portal": "data.unreachable"}
+    asked = [{"folder": str(third / name), "rule": rule, "options": {}} for name, rule in rules.items()]
+    assert [(one["state"], one["findings"]) for one in judged(asked)] == [("decided", [])] * 2
