@@ -7,7 +7,7 @@ import re
 import re._parser as regex  # pyright: ignore[reportMissingImports]
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 from typing import Any, final
 
 from sparring.types import Json
@@ -33,6 +33,11 @@ _UPPER, _LOWER = ("".join(filter(kind, _LETTERS)) for kind in (str.isupper, str.
 _NAME = rf"[{_UPPER}](?:[{_LOWER}]+|['’](?=[{_UPPER}]))(?:['’-]?[{_UPPER}][{_LOWER}]+)*"
 _TITLE = re.compile(rf"\b{_NAME}(?: (?:{_NAME}|\d+|[A-Z]\b))*")
 _NAMED_CODE = re.compile(rf"\b([A-Za-z]{{2,30}})(?: (?:id|ID|number|no\.?|code|is|of|#))? [\"'#(]?({_CODE.pattern})")
+_THING = rf"(?:[a-z]+\s+){{0,3}}[\"'`]?((?:{_TITLE.pattern})|(?:{_CODE.pattern}))[\"'`]?"
+_BEGIN = re.compile(rf"\b(?i:from|between)\s+{_THING}")
+_END = re.compile(rf"\b(?i:to|into)\s+{_THING}|\b(?i:between)\s+{_THING}\s+(?i:and)\s+{_THING}")
+_BEGINS = ("from", "origin", "source", "start", "departure")
+_ENDS = ("to", "destination", "target", "end", "arrival")
 _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
 """What runs wherever such a thing can be run, by a word of the argument's name."""
 _PROSE = {"text", "body", "message", "content", "note", "comment", "description", "reason", "summary"}
@@ -133,7 +138,8 @@ class Known:
             self._add(value, words, source, self._records)
 
     def add_text(self, text: str, source: str, words: tuple[str, ...] = ()) -> None:
-        """What stands in a text as JSON, in tables, in lines of `key: value`, in tags, quoted, or looks like a code."""
+        """What stands in a text as JSON, in tables, in lines of `key: value`, in tags, after `from` and `to`, quoted, or looks
+        like a code."""
         whole = _parsed(text)
         if whole is not None:
             self.add_json(whole, source, words)
@@ -144,6 +150,9 @@ class Known:
         record = self._records
         for name, cell in chain(_table_cells(text), _pairs(text)):
             self._add(cell, (*words, *words_of(name)), source, record)
+        for pattern, names in ((_BEGIN, _BEGINS), (_END, _ENDS)):
+            for match, name in product(pattern.finditer(text), names):
+                self._add(match[match.lastindex or 0], (*words, name), source, record)
         codes = [
             _first(match) for pattern in (_QUOTED, _CODE, _TITLE) for match in reversed(list(pattern.finditer(text)))
         ]

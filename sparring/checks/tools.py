@@ -115,7 +115,8 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
     for name, seen in tried.items():
         evidence: dict[str, Json] = {"tool": name, "tried": [_shown(task, one) for task, one in seen[:4]]}
         if any(one.is_legal for _, one in seen):
-            is_silent = not any(one.says_something for _, one in seen)
+            is_meant = any(_is_meant(task, one) for task, one in seen)
+            is_silent = is_meant and not any(one.says_something for _, one in seen)
             if is_silent and not await _answers_after_expert(subject, [(task, one.call) for task, one in seen[:2]]):
                 findings.append(
                     Finding(
@@ -161,6 +162,15 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
 def _shown(task: Task, tried: Tried) -> dict[str, Json]:
     shown: dict[str, Json] = {"task": task.id, "call": str(tried.call), "answer": tried.result.content[:200]}
     return shown if tried.line is None else {**shown, "line": tried.line}
+
+
+def _is_meant(task: Task, tried: Tried) -> bool:
+    """Whether a call must find something: what came back is no empty list of what fits, or the texts that were asked for are
+    different ones of the task's own fields, where it has some, and no guesses."""
+    known = {value for _, value in leaves(task.fields) if isinstance(value, str)}
+    texts = [value for _, value in leaves(tried.call.arguments) if isinstance(value, str)]
+    is_own = len(set(texts) & known) == len(texts)
+    return tried.result.content.strip() not in ("[]", "{}") or not known or is_own
 
 
 def _is_broken(tried: Sequence[Tried]) -> bool:

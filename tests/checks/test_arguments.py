@@ -50,6 +50,20 @@ def test_names_are_found_in_prompts_with_accents_apostrophes_and_hyphens(name: s
     assert name in [one.value for one in known.seen]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "names"),
+    [
+        ("Traveller 17 asks: which flight from Berk to Alden North is the cheapest?", ("origin", "destination")),
+        ("Traveller 17 asks for the cheapest flight to Alden North from Berk.", ("source", "target")),
+        ("Traveller 17 goes between the town of 'Berk' and Alden North.", ("from_place", "to_place")),
+        ("How long are the roads from Berk to Alden North?", ("end", "start")),
+    ],
+)
+def test_what_stands_after_from_and_to_is_where_something_begins_and_ends(prompt: str, names: tuple[str, str]) -> None:
+    begin, end = sorted(names, key=lambda name: name in ("destination", "target", "to_place", "end"))
+    assert first(prompt, "search", **dict.fromkeys(names, TEXT)) == {begin: "Berk", end: "Alden North"}
+
+
 def test_values_of_one_record_are_tried_together() -> None:
     known = Known()
     known.add_json([{"flight": "LH1", "seat": "2A"}, {"flight": "LH7", "seat": "9C"}], "result of list")

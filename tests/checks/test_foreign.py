@@ -249,6 +249,28 @@ def test_a_broken_tool_is_an_error_with_its_line_and_an_unreached_one_is_not_tes
     assert report.reach == "1 of 3 tools reached by a legal call (33%); not tested: rate, open"
 
 
+@pytest.mark.parametrize(
+    ("legal", "says"),
+    [("a.b.c", []), ("none", ["find returned nothing at every one of"])],
+    ids=["a room that stands nowhere by itself", "no room"],
+)
+def test_lists_that_are_empty_for_guesses_are_no_stub(tmp_path: Path, legal: str, says: list[str]) -> None:
+    code = f"""
+class Desk(Environment):
+    @tool
+    def find(self, house: str, room: str) -> list[str]:
+        return ["chair"] if f"{{house}}.b.{{room}}" == "{legal}" else []
+
+def tasks():
+    fields = {{"rooms": "a.b.c"}} if "{legal}" == "a.b.c" else {{"house": "a", "room": "c"}}
+    return [Task(id=f"t{{n}}", messages=({{"role": "user", "content": "Look into it."}},), fields=fields) for n in range(12)]
+"""
+    findings, _ = asked(subject_of(tmp_path, code), "environment.tools_answer")
+    told = [one.symptom for one in findings if one.severity is Severity.WARNING]
+    assert len(told) == len(says)
+    assert all(map(str.startswith, told, says))
+
+
 def test_a_state_behind_a_first_call_and_a_code_in_an_answer_are_reached(tmp_path: Path) -> None:
     code = """
 class Desk(Environment):
