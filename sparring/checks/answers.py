@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -136,7 +137,8 @@ def written_answers(task: Task, read: Sequence[str], tags: Sequence[str]) -> Ite
     """Ways to write the answer that the fields `read` of a task may hold, for a recipe without expert."""
     for value in (task.fields[name] for name in read if name in task.fields):
         texts = [value] if isinstance(value, str) else []
-        texts += [json.dumps(one, ensure_ascii=False, default=str) for one in (value, {"answer": value})]
+        with suppress(TypeError):  # keys that JSON has no form for
+            texts += [json.dumps(one, ensure_ascii=False, default=str) for one in (value, {"answer": value})]
         for text in texts:
             yield answer(text)
             for tag in tags:

@@ -160,6 +160,8 @@ class Known:
             self._add(code, words, f"{source} word", record)
 
     def _add(self, value: Json, words: tuple[str, ...], source: str, record: int) -> None:
+        if value is not None and not isinstance(value, str | int | float | list | tuple | Mapping):
+            value = str(value)  # a date say, or an array
         key = (json.dumps(value, default=str), words)
         if value is None or key in self._keys or len(self.seen) >= MOST_KNOWN or value == "":
             return

@@ -234,11 +234,15 @@ def _beside(plan: Plan) -> Iterator[_Seen]:
     """Calls that do a part of what is asked and undo what was right: in a plan, or where there is none in what was tried."""
     steps = list(zip(plan.steps, plan.states, plan.states[1:], strict=False)) if plan.is_whole else plan.effects
     left = plan.missing + plan.surplus
+    kept = {place for place, _ in leaves_of(plan.wanted) if place[-1:] != ("[]",)}
     for step, before, after in steps:
         old, new, right = leaves_of(before), leaves_of(after), leaves_of(plan.wanted)
         done = ((right - old) & new) + ((old - right) - new)
         lost = (old & right) - new
-        if lost and (done if plan.is_whole else done & left):
+        if not plan.is_whole:
+            # Where something else is asked to be, taking away what is there does no part of it.
+            done = Counter({one: num for one, num in (done & left).items() if one in right or one[0] not in kept})
+        if lost and done and (plan.is_whole or lost.total() <= done.total()):
             what = f"`{step.call.tool}` changes something else beside what is asked"
             yield _Seen(plan, step, what, _shown(list(lost)), _shown(list(new - old)))
             return

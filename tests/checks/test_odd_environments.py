@@ -11,15 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparring.checks import CHECKS
 from sparring.checks.answers import canonical, written_answers
+from sparring.checks.arguments import Known
 from sparring.checks.calls import MOST_TOGETHER, leaves, likeliest_together
 from sparring.checks.effects import _miscounted, _number_lost
 from sparring.checks.explore import Call
 from sparring.checks.plans import Plan, Step
-from sparring.checks.reachable import _elsewhere, difference_of
+from sparring.checks.reachable import _beside, _elsewhere, difference_of
 from sparring.checks.second_process import fingerprint
 from sparring.checks.subject import Subject
 from sparring.checks.views import Change, View
@@ -116,6 +118,28 @@ def test_equal_values_that_are_no_json_have_one_text() -> None:
     task = Task(id="a", messages=(), fields=fields)
     assert fingerprint(task) == fingerprint(task)
     assert list(leaves(task.fields)) == [("2", "two"), ("day", "2025-01-02"), ("tags", str({"a", "b"}))]
+
+
+def test_arrays_and_dates_are_known_as_texts() -> None:
+    known = Known()
+    known.add_json({"values": np.array([1, 2]), "day": datetime.date(2025, 1, 2)}, "field")
+    assert {"[1 2]", "2025-01-02"} <= {one.value for one in known.seen if isinstance(one.value, str)}
+
+
+def test_a_field_with_keys_that_json_has_no_form_for_is_no_answer() -> None:
+    fields: Any = {"marks": {(1, 2): "x"}, "room": "red"}
+    task = Task(id="a", messages=(), fields=fields)
+    assert next(written_answers(task, ["marks", "room"], []))["content"] == "red"
+
+
+def test_a_tool_that_takes_everything_away_is_not_one_that_changes_something_else_too() -> None:
+    idle: Any = {"prices": {"a": 1, "b": 2, "c": 3}, "most": 3}
+    step = Step(Call("wipe", {}), "deleted", is_refused=False)
+    plan = Plan(
+        task=Task(id="a", messages=()), wanted={"prices": {"a": 9, "b": 2, "c": 3}, "most": 9}, states=(idle,), steps=(),
+        refused=(), effects=((step, idle, {"prices": {}, "most": None}),),
+    )  # fmt: skip
+    assert list(_beside(plan)) == []
 
 
 def test_a_field_that_is_a_date_can_be_written_as_an_answer() -> None:
