@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparring.checks.answers import text_of
 from sparring.checks.calls import leaves
 from sparring.checks.explore import Call, explored, is_refusal
+from sparring.checks.golds import golds_of
 from sparring.checks.registry import check
 from sparring.checks.rows import parsed
 from sparring.checks.subject import Subject
@@ -29,8 +30,8 @@ async def chains(subject: Subject) -> Iterable[Finding]:
     """There are turns enough for a chain of calls in which each result names what the next call asks for.
 
     From what the prompt names, each result is searched for the one further value that the same tool takes, until there is none.
-    A warning where what the last result says is wanted by a field of the task that names nothing on the way, and calls and
-    answer are more turns than `max_turns`. Raise it, or make shorter chains.
+    A warning where what a result says is wanted by a graded field of the task that names nothing on the way, and the calls up to
+    there and the answer are more turns than `max_turns`. Raise it, or make shorter chains.
     """
     most = subject.config.environment.max_turns
     needed: dict[str, tuple[int, list[Call]]] = {}
@@ -38,8 +39,10 @@ async def chains(subject: Subject) -> Iterable[Finding]:
     sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
     with subject.timing.as_far_as_it_goes():
         tools = await _tools(subject)
+        golds = await golds_of(subject) if tools else None
+        graded = {path[0] for path in golds.read} if golds is not None else set()
         for task in list(sample.values())[: NUM_FOLLOWED if tools else 0]:
-            calls = await _longest(subject, task, tools)
+            calls = await _longest(subject, task, tools, graded)
             num += 1
             if len(calls) + 1 > most:
                 needed[task.id] = len(calls) + 1, calls
@@ -76,23 +79,28 @@ async def _tools(subject: Subject) -> dict[str, str]:
     return found
 
 
-async def _longest(subject: Subject, task: Task, tools: dict[str, str]) -> list[Call]:
+async def _longest(subject: Subject, task: Task, tools: dict[str, str], graded: set[str]) -> list[Call]:
     """The longest chain from a word of the prompt that ends in what the task wants."""
+    fields = {name: value for name, value in task.fields.items() if name in graded or not graded}
     words = dict.fromkeys(word for one in task.messages for word in re.findall(r"\w[\w-]*", text_of(one)))
     chains = []
     for tool, argument in tools.items():
         schema = subject.tools[tool].schema["function"]["parameters"]["properties"][argument]
         if "enum" in schema:
             continue
-        for word in (word for word in words if re.search(r"\d", word)):
-            chains.append(await _follow(subject, task, tool, argument, word))
+        named = {str(value) for _, value in leaves(task.fields)}
+        for word in (word for word in words if re.search(r"\d", word) or word in named):
+            chains.append(await _follow(subject, task, tool, argument, word, fields))
     return max(chains, key=len, default=[])
 
 
-async def _follow(subject: Subject, task: Task, tool: str, argument: str, first: str) -> list[Call]:
-    """The calls of a chain; none where it forks or ends in nothing that the task wants."""
+async def _follow(
+    subject: Subject, task: Task, tool: str, argument: str, first: str, fields: Mapping[str, Json]
+) -> list[Call]:
+    """The calls of a chain up to what the task wants; none where it forks before, or does not come there."""
     own = copy.deepcopy(task)
     calls: list[Call] = []
+    needed: list[Call] = []
     passed: list[str] = []
     async with subject.opened(own) as environment:
         await reset(environment, own)
@@ -105,17 +113,18 @@ async def _follow(subject: Subject, task: Task, tool: str, argument: str, first:
                 if not is_refusal(result):
                     found.append((call, value, {one for _, one in leaves(parsed(result.content)) if one is not None}))
             if len(found) != 1:
-                return calls if not found and _is_wanted(task, passed, said) else []
+                return needed
             call, value, said = found[0]
             calls.append(call)
             passed.append(value)
+            needed = list(calls) if _is_wanted(fields, passed, said) else needed
             ahead = sorted(one for one in said if isinstance(one, str) and len(one) < 40 and one not in passed)
-    return calls if _is_wanted(task, passed, said) else []
+    return needed
 
 
-def _is_wanted(task: Task, passed: Sequence[str], said: set[Json]) -> bool:
-    """Whether a field of the task has what the last result says, and nothing that was passed on the way."""
-    for value in task.fields.values():
+def _is_wanted(fields: Mapping[str, Json], passed: Sequence[str], said: set[Json]) -> bool:
+    """Whether a field has what the last result says, and nothing that was passed on the way."""
+    for value in fields.values():
         held = {one for _, one in leaves(value)} | {key for key, _ in leaves(value) if key}
         if len(passed) > 1 and held & said and not held & set(passed[:-1]):
             return True

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sparring.checks.chains import chains
 from sparring.checks.golds import golds_of
 from sparring.checks.graded import Aspect
 from sparring.checks.plans import Plan, distance, plans_of
@@ -102,3 +103,13 @@ def test_a_value_that_is_nearly_the_wanted_one_is_told_from_another_one(
     wanted: Json, got: Json, difference: str | None
 ) -> None:
     assert difference_of(wanted, got) == difference
+
+
+@pytest.mark.parametrize(
+    ("turns", "says"), [(6, ["10 of 24 tasks take more turns than environment.max_turns = 6"]), (9, [])]
+)
+def test_a_chain_of_names_is_followed_up_to_what_is_graded(turns: int, says: list[str]) -> None:
+    """From a name in the prompt over mothers, 3 to 8 calls to the one that is asked for; the line goes on behind her."""
+    folder = HERE.parents[1] / "benchmarks" / "blind_environments" / "third" / "family_tree"
+    found = asyncio.run(chains(subject(folder, f"environment.max_turns={turns}")))  # type: ignore[arg-type]
+    assert [one.symptom.partition(":")[0] for one in found] == says
