@@ -239,11 +239,15 @@ def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
     """The one factor between all pairs of numbers, each with its digits after the point; None where there is none."""
     one, other, _, _ = max(pairs, key=lambda pair: abs(pair[1]))
     factor = one / other if other else 0.0
+    slack = [0.5 * 10.0**-digits + abs(factor) * 0.5 * 10.0**-others for _, _, digits, others in pairs]
     is_one = all(
-        abs(one - factor * other) <= 0.5 * 10.0**-digits + abs(factor) * 0.5 * 10.0**-others + 0.002 * abs(one)
-        for one, other, digits, others in pairs
+        abs(one - factor * other) <= more + 0.002 * abs(one)
+        for (one, other, _, _), more in zip(pairs, slack, strict=True)
     )
-    return factor if factor and is_one and len({(one, other) for one, other, _, _ in pairs}) > 1 else None
+    # Of small whole numbers nearly any is twice another one, when both may be rounded.
+    num_telling = sum(more <= 0.05 * abs(one) for (one, *_), more in zip(pairs, slack, strict=True))
+    is_known = num_telling >= 2 and len({(one, other) for one, other, _, _ in pairs}) > 1
+    return factor if factor and is_one and is_known else None
 
 
 def _is_rounded(one: Json, other: Json) -> bool:
