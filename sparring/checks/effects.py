@@ -153,8 +153,8 @@ def _number_lost(bench: Bench, base: Probe, probe: Probe, name: str) -> Change |
         if not is_number(change.after) or stores(change, value):
             continue
         moved = change.after - old if is_number(old) else change.after
-        told = re.findall(r"-?\d+(?:\.\d+)?", probe.result.content)
-        if any(abs(float(one)) in (abs(change.after), abs(moved)) for one in told if float(one) != value):
+        stated = re.findall(r"-?\d+(?:\.\d+)?", probe.result.content)
+        if any(abs(float(one)) in (abs(change.after), abs(moved)) for one in stated if float(one) != value):
             continue
         if any(stores(one, value) for one in probe.changes):
             continue

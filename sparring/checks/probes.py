@@ -339,7 +339,7 @@ def _some_of_each(calls: Sequence[Call]) -> Iterator[Call]:
 
 
 async def _set_up(bench: Bench, ends: _Deadline) -> list[Bench]:
-    """The same with something done before, for tools that change nothing at first: what nobody has borrowed cannot come back."""
+    """The same with something done before, for tools that change nothing at first: what was not lent cannot be returned."""
     found: list[Bench] = []
     idle = set(bench.writing - bench.bases.keys())
     for bases in list(bench.bases.values()):

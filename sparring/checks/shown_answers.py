@@ -95,11 +95,11 @@ def _shown(
     """Tool, where the answer stands, call and result."""
     for tool, results in said.items():
         text = documented(subject, tool)
-        is_told = any(word in text for word in _ANSWERS)
+        is_described = any(word in text for word in _ANSWERS)
         hidden: dict[str, list[tuple[str, str, str]]] = {}
         for call, content in results:
             value = parsed(content)
-            if not is_told and (name := _named(value, secret)) is not None:
+            if not is_described and (name := _named(value, secret)) is not None:
                 yield tool, f"under the name {name!r}", call, content
                 break
             for line in (line for leaf in leaves(value) for line in as_text(leaf).splitlines()):

@@ -17,7 +17,7 @@ Path: TypeAlias = tuple[str, ...]
 """Where a value stands: the tool and its arguments (or `final_state`), then keys of objects and names of list items."""
 STATE = "final_state"
 _NAMING = ("id", "number", "name", "key", "code", "title", "path")
-"""Words of a field by which the items of a list are told apart, before others."""
+"""Words of a field that identify the items of a list, before others."""
 _NEGATED = re.compile(
     r"\b(no such|no (?:free|open|more)|not (?:found|known|allowed|available|possible|enough|open|there|in|a|on|valid|permitted)|"
     r"unknown|invalid|illegal|cannot|can't|could not|refused|denied|unavailable|rejected|failed|does not|doesn't|already|"
