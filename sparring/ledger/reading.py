@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from sparring.errors import ServiceError
 from sparring.ledger.rows import FORMAT, register_functions, unusable, upgrade
+
+_PAUSES = (0.0, 0.01, 0.05, 0.2)
+"""Seconds before the next attempt to open a file that another process is opening or closing."""
 
 
 @contextmanager
@@ -42,25 +46,36 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _connected(path: Path, held: ExitStack) -> sqlite3.Connection:
     """A connection that writes neither the file nor what SQLite keeps beside it."""
+    for pause in _PAUSES:
+        with suppress(sqlite3.OperationalError, FileNotFoundError, _Changed):
+            return _connect(path, held)
+        # A process may have opened or closed the file at that moment.
+        time.sleep(pause)
+    return _connect(path, held)
+
+
+def _connect(path: Path, held: ExitStack) -> sqlite3.Connection:
     log, index = (path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))
     if log.exists() and index.exists():
         # Where no process has it open, SQLite makes an index of its own in memory.
-        db = _open(path, "mode=ro&readonly_shm=1")
-        try:
-            db.execute("PRAGMA user_version")
-            return held.enter_context(closing(db))
-        except sqlite3.OperationalError:
-            db.close()
-            if log.exists() and index.exists():
-                raise
-            # The process that wrote it has closed it meanwhile.
-    if log.exists() and log.stat().st_size > 0:
+        db = held.enter_context(closing(_open(path, "mode=ro&readonly_shm=1")))
+    elif log.exists() and log.stat().st_size > 0:
         # SQLite would write an index: it may do that beside a copy.
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="sparring-ledger-")))
+        before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in (path, log)]
         for file in (path, log):
             shutil.copyfile(file, folder / file.name)
-        return held.enter_context(closing(_open(folder / path.name, "mode=ro")))
-    return held.enter_context(closing(_open(path, "mode=ro&immutable=1")))
+        if before != [(file.stat().st_size, file.stat().st_mtime_ns) for file in (path, log)]:
+            raise _Changed(f"{path} changed while it was copied")
+        db = held.enter_context(closing(_open(folder / path.name, "mode=ro")))
+    else:
+        db = held.enter_context(closing(_open(path, "mode=ro&immutable=1")))
+    db.execute("PRAGMA user_version")
+    return db
+
+
+class _Changed(OSError):
+    pass
 
 
 def _open(path: Path, options: str) -> sqlite3.Connection:

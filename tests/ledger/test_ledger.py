@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -406,6 +407,25 @@ def test_a_ledger_is_read_without_a_trace_while_it_is_written_and_after_a_crash(
         was = {one.name: one.read_bytes() for one in crashed.iterdir()}
         assert read_account(crashed / "ledger.sqlite").last_step == 5
         assert {one.name: one.read_bytes() for one in crashed.iterdir()} == was
+
+
+def test_a_ledger_is_read_at_the_moment_when_its_writer_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer removes the index of its log first, then the log."""
+    path, copyfile = tmp_path / "ledger.sqlite", shutil.copyfile
+    with Ledger(path) as ledger:
+        live(ledger, "r", RolloutState.TRAINED)
+        ledger.flush()
+        log = (tmp_path / "ledger.sqlite-wal").read_bytes()
+    (tmp_path / "ledger.sqlite-wal").write_bytes(log)
+
+    def closing_meanwhile(source: Path, target: Path) -> Path:
+        (tmp_path / "ledger.sqlite-wal").unlink(missing_ok=True)
+        return copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", closing_meanwhile)
+    assert read_account(path).last_step == 5
 
 
 def test_clients_refused_in_a_validation_are_counted_since_that_may_end_a_run(tmp_path: Path) -> None:
