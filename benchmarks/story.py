@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 import tempfile
 from collections import Counter
@@ -28,7 +27,7 @@ from benchmarks.report import report
 from sparring.checks.run import Options, check_recipe
 from sparring.detectors import watched
 from sparring.evaluation.report import read_report
-from sparring.evaluation.statistics import Interval, bootstrap_mean, paired_difference
+from sparring.evaluation.statistics import Interval, mean_interval, paired_difference
 from sparring.evaluator import MultiTurnRLEvaluator
 from sparring.findings import Finding, Severity
 from sparring.history import read_steps
@@ -240,10 +239,7 @@ def _is_done(run: Path) -> bool:
 
 
 def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval, Interval, Interval]:
-    rng = random.Random(0)
-    return (
-        bootstrap_mean(before, rng=rng), bootstrap_mean(after, rng=rng), paired_difference(before, after, rng=rng),
-    )  # fmt: skip
+    return mean_interval(before), mean_interval(after), paired_difference(before, after)
 
 
 def _counted(findings: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -76,7 +75,7 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
     return Comparison(
         before=before.label,
         after=after.label,
-        difference=paired_difference(old_rates, new_rates, rng=random.Random(0)),
+        difference=paired_difference(old_rates, new_rates),
         p_value=paired_p_value(old, new),
         fixed=tuple(i for i in shared if second[i] > first[i]),
         broken=tuple(i for i in shared if second[i] < first[i]),

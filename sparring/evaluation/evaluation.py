@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -13,7 +12,7 @@ from sparring.errors import ServiceError
 from sparring.evaluation.agreement import Agreement, Disagreement, agreement
 from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.independence import Independence
-from sparring.evaluation.statistics import Interval, bootstrap_mean, pass_at_k, pass_power_k
+from sparring.evaluation.statistics import Interval, mean_interval, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
 from sparring.rollouts.metrics import logprob_metrics, refusals_of, score_part_means
 from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
@@ -337,7 +336,6 @@ def summarize(
     for k, (at_k, power_k) in _passes(samples, successes).items():
         if pass_k_values is None or k in pass_k_values:
             metrics |= {f"{prefix}/reward/pass_at_{k}": at_k, f"{prefix}/reward/pass_power_{k}": power_k}
-    rng = random.Random(0)
     return Evaluation(
         name=row.name,
         label=row.label,
@@ -355,8 +353,8 @@ def summarize(
         completions=tuple(completions),
         turns=tuple(turns),
         metrics=metrics,
-        score=bootstrap_mean(scores, rng=rng),
-        success=bootstrap_mean(rates, rng=rng),
+        score=mean_interval(scores),
+        success=mean_interval(rates),
         agreement=compared,
         seconds=seconds,
         lost={g.task.id: g.num_lost for g in groups if g.num_lost},

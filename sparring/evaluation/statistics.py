@@ -1,12 +1,12 @@
-"""Evaluation statistics: unbiased pass@k and pass^k, bootstrap over tasks, paired tests. Pure functions."""
+"""Evaluation statistics: unbiased pass@k and pass^k, intervals over tasks, paired tests. Pure functions."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, comb, lcm, sqrt
+from math import ceil, comb, lcm
 from statistics import NormalDist, fmean
 
 POWER = 0.8
@@ -35,85 +35,67 @@ def _check_k(num_samples: int, k: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its bootstrap interval."""
+    """A mean with its 95 % interval."""
 
     mean: float
     low: float
     high: float
 
 
-def bootstrap_mean(
-    values: Sequence[float], *, rng: random.Random, level: float = 0.95, num_resamples: int = 2000
-) -> Interval:
+def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
     """Interval of the mean over tasks; `values` holds one number a task, of several samples their mean.
 
-    Tasks are drawn anew, and each draw's distance from the mean is measured in the draw's own standard error; the
-    `level` quantile q of that (the symmetric studentized bootstrap of Hall, "On symmetric bootstrap confidence
-    intervals", 1988) says how many standard errors wide the interval is. Where all values are in [0, 1] the standard error
-    is the one that the mean would have at each end, as in Wilson's interval (1927): variance m (1 - m) rho, where rho
-    is what the variance of the values is of m (1 - m), 1 for right and wrong. So it stays in [0, 1], and no success in
-    20 tasks gives [0, 0.16] and not [0, 0]. Raises ValueError when empty.
+    Of right and wrong it is Wilson's interval (1927): no success in 20 tasks gives [0, 0.16]. Values beyond [0, 1] widen what a
+    value may be to what was seen. Raises ValueError when empty.
     """
     if not values:
         raise ValueError("an interval of no tasks is not defined")
-    count, mean, variance = len(values), fmean(values), _variance(values)
-    if min(values) < 0 or max(values) > 1:
-        half = _critical(values, rng, level, num_resamples) * sqrt(variance / count)
-        return Interval(mean, mean - half, mean + half)
-    if mean in (0.0, 1.0):
-        critical, rho = _normal(level), 1.0
-    else:
-        critical, rho = _critical(values, rng, level, num_resamples, is_share=True), variance / (mean * (1 - mean))
-    extra = critical**2 * rho / count
-    half = sqrt(extra * mean * (1 - mean) + extra**2 / 4)
-    low, high = ((mean + extra / 2 + sign * half) / (1 + extra) for sign in (-1, 1))
-    return Interval(mean, max(0.0, min(low, mean)), min(1.0, max(high, mean)))
+    return _score_interval(values, min(0.0, *values), max(1.0, *values), level)
 
 
-def paired_difference(
-    before: Sequence[float], after: Sequence[float], *, rng: random.Random, level: float = 0.95
-) -> Interval:
-    """Interval of the mean difference after - before of rates in [0, 1], task by task, by the symmetric studentized bootstrap.
+def paired_difference(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> Interval:
+    """Interval of the mean difference after - before of rates in [0, 1], task by task.
 
-    Where every task differs by as much, one task more that differed by that much either way is assumed for the width (by 1
-    where none differs): 20 tasks without a difference give [-0.1, 0.1]. Both hold one number for each of the same tasks in
-    the same order; raises ValueError otherwise, and when empty.
+    Of right and wrong it is Tango's interval ("Equivalence test and confidence interval for the difference in proportions for
+    the paired-sample design", 1998): 20 tasks without a difference give [-0.16, 0.16]. Both hold one number for each of the
+    same tasks in the same order; raises ValueError otherwise, and when empty.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     if not differences:
         raise ValueError("an interval of no tasks is not defined")
-    count, mean, variance = len(differences), fmean(differences), _variance(differences)
-    if variance <= _ROUNDING:
-        half = _normal(level) * (abs(mean) if abs(mean) > _ROUNDING else 1.0) / count
-    else:
-        half = _critical(differences, rng, level, 2000) * sqrt(variance / count)
-    return Interval(mean, max(-1.0, mean - half), min(1.0, mean + half))
+    return _score_interval(differences, -1.0, 1.0, level)
+
+
+def _score_interval(values: Sequence[float], least: float, most: float, level: float) -> Interval:
+    """The means that a score test does not reject. `least` and `most` bound what a value may be.
+
+    For each mean in question the distribution is the likeliest with that mean, over the values that were seen, `least` and
+    `most`; its variance is what the test takes. So an interval stays within the bounds, has a width where all values are
+    equal, and depends on nothing but `values`.
+    """
+    mean, z = fmean(values), _normal(level)
+    low = _lower_end(Counter(values), mean, least, z)
+    high = -_lower_end(Counter(-value for value in values), -mean, -most, z)
+    return Interval(mean, low, high)
+
+
+def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float) -> float:
+    """By bisection. The likeliest distribution with mean m has p = share / (1 + t (value - m)), with t such that its mean is m,
+    and the rest at `least` where no t does (Owen, "Empirical Likelihood", 2001, chapter 2). Its variance is
+    (mean - m) / t, so the test's statistic is count * t * (mean - m), and m is inside where z^2 is not less."""
+    count = sum(counts.values())
+    outside, inside = least, mean
+    while outside < (end := (outside + inside) / 2) < inside:
+        tilt = z**2 / (count * (mean - end))
+        is_inside = tilt * (end - least) >= 1 or (
+            sum(times * (value - end) / (1 + tilt * (value - end)) for value, times in counts.items()) <= 0
+        )
+        outside, inside = (outside, end) if is_inside else (end, inside)
+    return inside
 
 
 _ROUNDING = 1e-12
-"""Below this a variance of numbers up to 1 is rounding."""
-
-
-def _critical(
-    values: Sequence[float], rng: random.Random, level: float, num_resamples: int, *, is_share: bool = False
-) -> float:
-    """The `level` quantile of how many of its own standard errors a resample's mean lies from the mean of `values`."""
-    count, mean, variance = len(values), fmean(values), _variance(values)
-    if variance <= _ROUNDING:
-        return _normal(level)
-    distances = []
-    for _ in range(num_resamples):
-        drawn = rng.choices(values, k=count)
-        its_mean = sum(drawn) / count
-        its_variance = sum(value * value for value in drawn) / count - its_mean**2
-        if is_share:
-            # At the mean of `values`, where the draw says how much of m (1 - m) is varying.
-            spread = its_mean * (1 - its_mean)
-            its_variance = its_variance / spread * mean * (1 - mean) if spread > _ROUNDING else variance
-        # Of few tasks that differ a draw may have none, and would lie infinitely many standard errors away.
-        distances.append(abs(its_mean - mean) / sqrt(max(its_variance, variance / count) / count))
-    distances.sort()
-    return distances[ceil(level * num_resamples) - 1]
+"""Below this a mean of numbers up to 1 is rounding."""
 
 
 def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> float:

@@ -1,12 +1,11 @@
 """The story's figures and rows follow from the curves and findings of its three runs."""
 
-import random
 from dataclasses import replace
 
 import pytest
 
 from benchmarks.story import STEPS, TARGETS, Measured, field_accuracy, figures_of, rows_of
-from sparring.evaluation.statistics import bootstrap_mean, paired_difference
+from sparring.evaluation.statistics import mean_interval, paired_difference
 from sparring.findings import Finding, Severity
 from sparring.types import Outcome, Task, Trajectory
 
@@ -18,10 +17,7 @@ def finding(rule: str, severity: Severity, step: int) -> Finding:
 
 
 def a_step(at: int, rewards: list[float], scores: list[float], findings: list[Finding]) -> Measured:
-    rng = random.Random(0)
-    one = (
-        bootstrap_mean(BEFORE, rng=rng), bootstrap_mean(AFTER, rng=rng), paired_difference(BEFORE, AFTER, rng=rng),
-    )  # fmt: skip
+    one = mean_interval(BEFORE), mean_interval(AFTER), paired_difference(BEFORE, AFTER)
     return Measured(
         case=STEPS[at], rewards=rewards, scores=scores, checked=[
             {"severity": "error", "rule": "reward.mutations"}, {"severity": "note", "rule": "budgets.cost"},
