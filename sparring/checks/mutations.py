@@ -99,6 +99,13 @@ def _wrong(form: AnswerForm, parts: Mapping[str, Json], labels: Mapping[str, Seq
     if numbers:
         yield all_parts("each number nearly right", {name: value + 1 for name, value in numbers.items()})
         yield all_parts("text after each number", {name: f"{value}9" for name, value in numbers.items()})
+    written = {name: str(value) for name, value in parts.items() if not isinstance(value, bool)}
+    whole = {name: f"{text}.9" for name, text in written.items() if re.fullmatch(r"-?\d+", text)}
+    if whole and not form.is_json:
+        yield all_parts("digits after the point of each whole number", whole)
+    signed = {name: text[1:] if text[0] == "-" else f"-{text}" for name, text in written.items() if _is_number(text)}
+    if signed and not form.is_json:
+        yield all_parts("the sign of each number changed", signed)
     if any(len(_distinct(labels.get(name, ()))) > 1 for name in parts):
         yield all_parts("every label named", naming_all(parts, labels))
     blank: dict[str, Json] = {"null": None, "''": "", "'unknown'": "unknown", "'N/A'": "N/A", "0": 0, "true": True}
@@ -191,6 +198,11 @@ def _several(
         every = [form.message({name: value}) for value in _values(labels.get(name, ()))]
         if len(every) > 1:
             yield Mutation("an answer with each label", Kind.WRONG, answer("\n".join(map(text_of, every[:50]))))
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number that is not 0."""
+    return re.fullmatch(r"-?\d+(?:\.\d+)?", text) is not None and float(text) != 0
 
 
 def _in_tags(form: AnswerForm, text: str, change: Callable[[str], str]) -> str:

@@ -35,7 +35,7 @@ _SPELLINGS: Mapping[str, Callable[[str], bool]] = {
     "a blank": lambda text: " " in text.strip(),
     **{f"the character {mark!r}": lambda text, mark=mark: mark in text for mark in "'’-_./&,+#%:()"},
 }
-"""What the values that a tool does not find may have in common, and those that it finds have not."""
+"""What the values that are lost may have in common, and those that are found have not."""
 
 
 @dataclass(slots=True)
@@ -112,14 +112,7 @@ def _note(survey: Survey, one: _Asked, rows: Sequence[Row], row: Row, value: str
 def _lost(tool: str, name: str, one: _Asked) -> Finding | None:
     """Rows that are lost by their spelling."""
     lost = {value: shown for value, shown in one.lost.items() if value not in one.found}
-    what = next(
-        (
-            what
-            for what, has in _SPELLINGS.items()
-            if all(map(has, lost)) and not any(map(has, one.found)) and _are_of_a_kind(one.found, lost)
-        ),
-        None,
-    )  # fmt: skip
+    what = in_common(list(lost), list(one.found)) if _are_of_a_kind(one.found, lost) else None
     if what is None or len(lost) < FEWEST_WRONG or len(one.found) < FEWEST_FOUND:
         return None
     return _finding(
@@ -128,6 +121,11 @@ def _lost(tool: str, name: str, one: _Asked) -> Finding | None:
         {"tool": tool, "not_found": list(lost.values())[:4], "found": list(one.found)[:4]},
         "Compare what is asked for with what is filed in one spelling.",
     )
+
+
+def in_common(texts: Sequence[str], others: Sequence[str]) -> str | None:
+    """What all of these texts have, and none of the others."""
+    return next((what for what, has in _SPELLINGS.items() if all(map(has, texts)) and not any(map(has, others))), None)
 
 
 def _are_of_a_kind(found: Iterable[str], lost: Iterable[str]) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
+from sparring.checks.answers import text_of
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of
 from sparring.checks.golds import golds_of
+from sparring.checks.own_rows import in_common
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
 from sparring.findings import Finding, Severity
@@ -19,6 +21,8 @@ EASY, TOO_EASY = 0.4, 0.8
 from the second on to nearly all."""
 TOP = 0.95
 """What a right answer has to earn, for rewards end at 1."""
+LESS = 0.05
+"""By which what the right answers of two tasks earn may differ."""
 NUM_SHOWN = 3
 
 
@@ -28,7 +32,8 @@ async def expert(subject: Subject) -> Iterable[Finding]:
 
     If it does not, the expert, the ground truth, the answer's form or a judge is wrong, and training pulls toward something
     else than what is measured. Compare the expert's last message with what the judge reads, and mend the one that is wrong.
-    Without an expert (`Environment.demonstrate`) and without a field that the scorer pays for, what the other rules can say
+    Without an expert (`Environment.demonstrate`), a warning where the reward pays for the right answers of some tasks, and not
+    for those of others, which the scorer takes for right. Without a field that the scorer pays for, what the other rules can say
     is little; then this is a note.
     """
     golds = await golds_of(subject)
@@ -55,10 +60,29 @@ async def expert(subject: Subject) -> Iterable[Finding]:
                 confirm="`sparring check --only policies` plays the expert on every sampled task.",
             )
         ]  # fmt: skip
-    if not golds.has_expert:
-        return []
     played = await episodes_of(subject, EXPERT)
+    if not golds.has_expert:
+        return list(_some_unpaid(played))
     return [*_expert_score(played), *_expert_reward(played, await all_episodes(subject))]
+
+
+def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
+    """Right answers that earn less than those of other tasks."""
+    right = [one for one in played if one.score == 1.0 and one.reward is not None]
+    top = max((one.reward or 0.0 for one in right), default=0.0)
+    low = [one for one in right if (one.reward or 0.0) < top - LESS]
+    if not low or top < TOP:
+        return
+    paid = [text_of(one.gold.answer) for one in right if one not in low]
+    what = in_common([text_of(one.gold.answer) for one in low], paid)
+    yield Finding(
+        rule="policies.expert", severity=Severity.WARNING,
+        symptom=f"The reward gives {low[0].reward:g} to the right answers of {len(low)} of {len(right)} tasks, which the scorer "
+        f"takes for right{f', all of them with {what}' if what else ''}: {clipped(text_of(low[0].gold.answer), 80)!r}.",
+        evidence={"low": _shown(low), "paid": paid[:NUM_SHOWN]},
+        change="Have the reward read the whole value, in every form that right answers have.",
+        confirm="The right answer of every task earns the same.",
+    )  # fmt: skip
 
 
 def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
