@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
             "50": _reward("labels_wrong_50", f"reward.scorer={PLANTED}:labels_wrong_scorer_50"),
             "50-scored": _reward("labels_wrong_50"), "100": _reward("labels_wrong_100"),
         },
-        shows=frozenset({"tasks.labels", "reward.disagrees", "stall.flat_from_start"}),
+        shows=frozenset({"tasks.labels", "tasks.surer_not_right", "reward.disagrees", "stall.flat_from_start"}),
     ),
     Fault(
         kind="contradicts", severities={"50": _reward("contradicts_50"), "100": _reward("contradicts_100")},

@@ -3,7 +3,7 @@
 # Importing a family registers its rules; this is the order in which they speak and are documented. The judgement of a change
 # comes last, since it asks what the others have said.
 from sparring.diagnosis import system, histories, clients, optimizer, rewards, sampling  # noqa: F401, I001
-from sparring.diagnosis import formats, episodes, stall, lineage  # noqa: F401
+from sparring.diagnosis import formats, episodes, stall, unexplained, lineage  # noqa: F401
 from sparring.diagnosis.diagnose import Diagnosis, Silenced, diagnosed
 from sparring.diagnosis.observed import Lineage, Observed, Progress
 from sparring.diagnosis.reading import diagnose, observe

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
-from sparring.detectors.evidence import FEWEST_EPISODES, Episode, latest, named, shown
+from sparring.detectors.evidence import FEWEST_EPISODES, Episode, latest, named, shown, steps_of
 from sparring.diagnosis.course import JUDGE_AFTER
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.registry import symptom
@@ -17,6 +17,8 @@ from sparring.types import Outcome
 FEWEST_STEPS = 3
 UNPAID = 0.2
 """Of the episodes that are right by the scorer, that earn no more than a wrong one: then the two judge by other answers."""
+PAID = 0.05
+"""For each of these at least, others that are paid; a reward that pays next to none does not read what it is given."""
 NEVER_RIGHT, MOST_NEVER_RIGHT, OTHERS_RIGHT = 0.25, 0.9, 0.4
 """Of the groups, in which nothing is right, and of the episodes of the other groups, that are right: so far apart that the two
 are not equally hard tasks."""
@@ -72,21 +74,20 @@ def _agree(played: Sequence[Episode]) -> bool:
 def disagrees(observed: Observed) -> Iterable[Finding]:
     """A fifth of the episodes that the scorer calls right earn no more than wrong ones do, and others are paid: by task, the
     reference answers of the reward are wrong; within tasks, the reward is drawn or reads some of the answers only. Of the last
-    episodes, or, where hardly one of these is right any more, of all."""
-    threshold = observed.history.success_threshold
-    played = [one for one in observed.late if one.digest.score is not None]
-    right, wrong = _by_score(played, threshold)
-    is_late = len(right) >= FEWEST_EPISODES
-    if not is_late:
-        everything = latest(observed.history, len(observed.trained))
-        right, wrong = _by_score([one for one in everything if one.digest.score is not None], threshold)
-    if len(right) < FEWEST_EPISODES or not wrong:
+    episodes, or, where these do not show it, of all: what a run pays for does not change while it trains."""
+    for played in (observed.late, latest(observed.history, len(observed.trained))):
+        right, wrong = _by_score(played, observed.history.success_threshold)
+        if len(right) < FEWEST_EPISODES or not wrong:
+            continue
+        usual = median(one.digest.reward for one in wrong)
+        unpaid = [one for one in right if one.digest.reward <= usual]
+        paid = [one for one in right if one.digest.reward > usual]
+        others = len(paid) + sum(one.digest.reward > usual for one in wrong)
+        if len(unpaid) >= UNPAID * len(right) and others > PAID * len(unpaid):
+            break
+    else:
         return
-    usual = median(one.digest.reward for one in wrong)
-    unpaid = [one for one in right if one.digest.reward <= usual]
-    paid = [one for one in right if one.digest.reward > usual]
-    if len(unpaid) < UNPAID * len(right) or not (paid or any(one.digest.reward > usual for one in wrong)):
-        return
+    is_late = played is observed.late
     mixed = {one.digest.task_id for one in unpaid} & {one.digest.task_id for one in paid}
     tasks = sorted({one.digest.task_id for one in unpaid})
     by_task = len(mixed) < len(tasks) / 4
@@ -98,8 +99,7 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
         "no more than wrong ones, "
         + (f"always the same tasks: {len(tasks)} of them." if by_task else "and others of the same tasks are paid."),
         evidence={
-            "steps": observed.late_steps if is_late else [observed.trained[0].step, observed.trained[-1].step],
-            "right": len(right), "unpaid": len(unpaid), "tasks": tasks[:20],
+            "steps": steps_of(played), "right": len(right), "unpaid": len(unpaid), "tasks": tasks[:20],
             "tasks_of_which_some_are_paid": len(mixed), "reward_of_wrong_ones": usual, "examples": shown(unpaid),
         },
         change=f"Compare the reference answers that {judge} reads with those of the scorer, for the tasks named here."
@@ -113,9 +113,9 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
 
 
 def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode], list[Episode]]:
-    """Those that are right by the scorer, and the others."""
-    right = [one for one in played if (one.digest.score or 0.0) >= threshold]
-    return right, [one for one in played if (one.digest.score or 0.0) < threshold]
+    """Those that are right by the scorer, and those that are wrong by it."""
+    scored = [(one, one.digest.score) for one in played if one.digest.score is not None]
+    return [one for one, score in scored if score >= threshold], [one for one, score in scored if score < threshold]
 
 
 @symptom("tasks.labels")

@@ -11,7 +11,6 @@ from statistics import fmean
 from sparring.algorithms.choice import WITHOUT_TRUST_REGION
 from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.course import (
-    HEALTHY_SIGNAL,
     JUDGE_AFTER,
     LIKELY,
     STALL_STEPS,
@@ -23,7 +22,7 @@ from sparring.diagnosis.course import (
 )
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, rounded, warmer
-from sparring.diagnosis.registry import SYMPTOMS, symptom
+from sparring.diagnosis.registry import symptom
 from sparring.diagnosis.sampling import COLD
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -40,7 +39,6 @@ DROPPED, GONE = 0.5, 0.25
 """A collapse loses so much of what the peak had gained; what is left of it when it is gone."""
 WINDOW, SHORT_WINDOW = 5, 2
 """Steps of a peak; of one at the very beginning."""
-MOST_RANK = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,54 +300,6 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         settings=settings,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
-
-
-@symptom("stall.capacity")
-def capacity(observed: Observed) -> Iterable[Finding]:
-    """The reward has risen, stands still below its ceiling, and nothing else is amiss: groups have signal, tokens count, the
-    gradient is steady. The adapter may be too small."""
-    model = observed.config.model
-    if any(one.severity is not Severity.NOTE and one.rule in SYMPTOMS for one in observed.said):
-        return
-    recent = max(STALL_STEPS, len(observed.trained) // 3)
-    if (
-        len(observed.trained) < 2 * STALL_STEPS
-        or observed.is_solved
-        or not is_flat(observed, recent)
-        or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL
-        or observed.now("training/effective_sample_size", 1.0) < 0.5
-    ):
-        return
-    is_adapter = model.trained_weights == "lora"
-    rank = 64 if model.lora_rank < 64 else 2 * model.lora_rank
-    settings: Mapping[str, Json] = {}
-    if is_adapter and rank <= MOST_RANK:
-        settings = possible(observed.config, {"model.lora_rank": rank, "model.lora_alpha": 2 * rank})
-    change = (
-        f"Raise the adapter's rank to {rank} (alpha {2 * rank}), from {model.lora_rank}."
-        if settings
-        else "No setting explains it: the tasks need more than this policy can learn from them. Give it more tasks, a denser "
-        "reward, or a larger model."
-    )
-    yield Finding(
-        rule="stall.capacity",
-        severity=Severity.WARNING if settings else Severity.NOTE,
-        symptom=f"the reward has stood still at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and nothing else "
-        "is "
-        "amiss.",
-        evidence={
-            "steps": observed.late_steps, "success": round(observed.success, 4),
-            "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
-            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
-            "grad_norm": round(observed.now("training/grad_norm"), 4), "trained_weights": model.trained_weights,
-            "lora_rank": model.lora_rank if is_adapter else None,
-        },
-        change=change,
-        confirm="The reward rises above its level within 50 steps.",
-        step=observed.history.last_step,
-        settings=settings,
-        confirm_after=50,
     )  # fmt: skip
 
 

@@ -68,6 +68,13 @@ def guesses(digest: Digest, step: int) -> Digest:
     return replace(digest, answer=said, said=(said,), reward=0.0, score=0.0)
 
 
+def settles(digest: Digest, step: int) -> Digest:
+    """Of the wrong episodes of a step, `step` in 20 end with the same answer; each of the others with its own."""
+    is_common = random.Random(digest.id).random() < step / 20
+    said = "ans b" if digest.reward else "ans x" if is_common else f"ans {digest.id}"
+    return replace(digest, answer=said, said=(said,))
+
+
 def hopeless(step: int, task: int) -> float:
     """Seven of eight tasks are never right; the eighth half of the time."""
     return 0.5 if task % 8 == 0 else 0.0
@@ -165,6 +172,7 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
     ),
     "stall.nothing_moves": (run(0.4, seed=3, more=["optimizer.learning_rate=1e-5"]), {"optimizer.learning_rate"},
     Severity.WARNING),
+    "tasks.surer_not_right": (run(0.08, change=settles), set(), Severity.WARNING),
     "stall.capacity": (
         run(lambda step, task: 0.3 if step < 5 else 0.6, steps=40, **ALREADY), {"model.lora_rank", "model.lora_alpha"},
         Severity.WARNING,
@@ -263,6 +271,8 @@ HEALTHY: dict[str, Observed] = {
     "stall.validation_flat": run(rises(0.2, 0.9), validations={0: 0.2, 10: 0.5, 20: 0.8}),
     "stall.collapse": run(rises(0.2, 0.9), steps=30, more=["rollout.max_steps_off_policy=3"]),
     "stall.nothing_moves": run(0.4, **ALREADY),
+    # The same answers, of a policy that gets better.
+    "tasks.surer_not_right": run(rises(0.02, 0.6), change=settles),
     "stall.capacity": run(lambda step, task: 0.3 if step < 5 else 0.97, steps=40, **ALREADY),
     "signal.valid_below_mean": run(
         lambda step, task: (0.5 if step < 7 else 1.0) if task % 2 else min(1.0, 0.1 + step / 26), steps=24, num_tasks=10_000

@@ -1,6 +1,7 @@
 """What sets a fault apart from what looks like it: a share of few episodes from one above its bound, wrong references from hard
 tasks, a budget from something broken, a wrong template from a policy that has not learned yet."""
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -173,6 +174,16 @@ def test_a_reward_that_taught_other_answers_disagrees_though_no_late_episode_is_
     assert "reward.disagrees" in said(run(0.5, change=change))
 
 
+def test_a_reward_that_disagreed_in_the_middle_of_a_run_disagrees_though_its_last_steps_do_not_show_it() -> None:
+    def change(digest: Digest, step: int) -> Digest:
+        """Two of three tasks have wrong reference answers; of these none is right in the last steps."""
+        is_wrong = number(digest) % 3 < 2
+        return replace(digest, reward=0.0, **({"score": 0.0} if step > 14 else {})) if is_wrong else digest
+
+    finding = said(run(0.5, change=change))["reward.disagrees"]
+    assert finding.evidence["steps"] == [1, 20]
+
+
 def test_what_a_rise_has_left_over_is_harder_than_the_average_and_no_symptom_yet() -> None:
     def gap(step: int) -> dict[str, float]:
         return {"rollout/reward/mean": 0.7, "rollout/reward/valid_mean": 0.7 - 0.02 * step}
@@ -200,3 +211,33 @@ def test_what_the_default_mask_leaves_out_of_stale_tokens_is_reported(loss_fn: s
     found = said(run(rises(0.3, 0.7), metrics=lambda step: {**told, "training/staleness_max": 2.0}, more=more))
     assert found["system.stale"].settings == {"rollout.max_steps_off_policy": 1}
     assert found["system.stale"].evidence["changed_by_the_correction"] == pytest.approx(moved, abs=1e-3)
+
+
+def settles(common: Callable[[int], float]) -> Callable[[Digest, int], Digest]:
+    """So many of the wrong episodes of a step end with the same answer, each of the others with its own."""
+
+    def change(digest: Digest, step: int) -> Digest:
+        is_common = random.Random(digest.id).random() < common(step)
+        return replace(digest, answer="ans b" if digest.reward else "ans x" if is_common else f"ans {digest.id}")
+
+    return change
+
+
+def test_a_policy_that_settles_on_wrong_answers_is_blamed_on_its_tasks_where_nothing_else_is_amiss() -> None:
+    more_and_more = settles(lambda step: step / 20)
+    assert "tasks.surer_not_right" in said(run(0.08, change=more_and_more))
+    # It has always guessed alike; or it solves what it can, two of eight tasks, and settles on a guess for the others.
+    assert "tasks.surer_not_right" not in said(run(0.08, change=settles(lambda step: 0.9)))
+    some = run(lambda step, task: rises(0.02, 0.9)(step, task) if task % 8 < 2 else 0.0, change=more_and_more)
+    assert "tasks.surer_not_right" not in said(some)
+    failing = {"rollout/agent/tool_errors": 0.4, "rollout/agent/tool_errors/unknown_tool": 0.4}
+    found = said(run(0.08, change=more_and_more, metrics=lambda step: failing))
+    assert "tools.failing" in found
+    assert "tasks.surer_not_right" not in found
+
+
+def test_episodes_that_all_come_to_end_alike_have_settled_on_nothing_where_a_state_is_graded() -> None:
+    def done(digest: Digest, step: int) -> Digest:
+        return replace(digest, answer="Done." if digest.reward or step > 6 else f"ans {digest.id}")
+
+    assert "tasks.surer_not_right" not in said(run(0.08, change=done))
