@@ -1,17 +1,16 @@
-"""Cells beside the two halves: more to tune with, and the fresh split, with other severities and other seeds.
+"""Cells beside the two halves: more to tune with, and fresh splits, each with other severities and other seeds.
 
-The fresh split measures rules that were frozen before any of its cells was trained.
+A fresh split measures rules that were frozen before any of its cells was trained; what it shows may lead to a change of a rule,
+and then the next one measures that.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.diagnosis.faults import FAULTS, HEALTHY, PLANTED, RATE, RECIPES, Cell
-
-FRESH_SEED = 23
-BROKEN_A_KIND, NUM_HEALTHY = 4, 20
 
 
 def _rate(factor: float) -> list[str]:
@@ -74,11 +73,45 @@ FRESH: Mapping[str, Mapping[str, Sequence[str]]] = {
         "warm": ["sampling.temperature=0.95"], "groups": _batch(8, 6), "ahead": ["rollout.max_steps_off_policy=1"],
     },
 }  # fmt: skip
+SECOND: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "rate_high": {"x75": _rate(75), "x500": _rate(500)},
+    "rate_low": {"x0.003": _rate(0.003), "x0.0002": _rate(0.0002)},
+    "frozen": {
+        "x3e-6": _rate(3e-6), "eps-300": ["optimizer.adam_eps=300"], "clip-11": ["optimizer.adam_grad_clip_norm=1e-11"],
+    },
+    "batch": {"5": _batch(1, 5), "8": _batch(2, 4)},
+    "temperature": {"0.15": ["sampling.temperature=0.15"], "1.7": ["sampling.temperature=1.7"]},
+    "labels": {
+        "45": _reward("labels_wrong_45", f"reward.scorer={PLANTED}:labels_wrong_scorer_45"),
+        "65": _reward("labels_wrong_65", f"reward.scorer={PLANTED}:labels_wrong_scorer_65"),
+        "55-scored": _reward("labels_wrong_55"),
+    },
+    "contradicts": {"40": _reward("contradicts_40"), "60": _reward("contradicts_60")},
+    "noise": {"50": _reward("noise_50"), "70": _reward("noise_70")},
+    "tools": {str(share): [f"environment.target={PLANTED}:ToolsRaise_{share}"] for share in (35, 70)},
+    "lost": {str(share): [f"environment.target={PLANTED}:IsLost_{share}"] for share in (20, 50)},
+    "turns": {"1": ["environment.max_turns=1"], "2": ["environment.max_turns=2"]},
+    "tokens": {"2": ["sampling.sampling_max_tokens=2"], "5": ["sampling.sampling_max_tokens=5"]},
+    "stale": {
+        "cispo": _stale(4, "cispo", 5, "algorithm.off_policy_correction=geometric_mask"),
+        "none": _stale(5, "importance_sampling", 7, "algorithm.off_policy_correction=none"),
+    },
+    "template": {"roles": (), "no_end": (), "bare": ()},
+    "reward_constant": {"0": _reward("constant_0"), "0.25": _reward("constant_25"), "0.75": _reward("constant_75")},
+    "reward_unread": {"all": _reward("never_reads_100")},
+    "reward_hacked": {
+        "any": _reward("pays_any_100"), "length": _reward("pays_length_100"), "calls": _reward("pays_calls_100"),
+    },
+    HEALTHY: {
+        "seed-d": (), "seed-e": (), "x0.6": _rate(0.6), "x1.3": _rate(1.3), "warm": ["sampling.temperature=1.05"],
+        "groups": _batch(7, 6), "large": _batch(6, 7), "ahead": ["rollout.max_steps_off_policy=1"],
+    },
+}  # fmt: skip
 """Overrides by kind and name of the severity."""
 
 
 def more_cells() -> list[Cell]:
-    """Those to tune with, then the fresh ones; of these kinds take turns, so that a part of them holds all."""
+    """Those to tune with, then the fresh splits; in these kinds take turns, so that a part of one holds all."""
     tuning = [
         Cell(
             name=f"{fault.kind}-{severity}-{recipe}",
@@ -92,16 +125,40 @@ def more_cells() -> list[Cell]:
         for severity, planted in TUNING.get(fault.kind, {}).items()
         for recipe in RECIPES
     ]
-    rng, by_kind = random.Random(FRESH_SEED), []
+    return tuning + [one for split in SPLITS for one in _drawn(split)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Cells that are drawn from severities and recipes, and trained after the rules were frozen."""
+
+    name: str
+    severities: Mapping[str, Mapping[str, Sequence[str]]]
+    seed: int
+    """Of the draw."""
+    first_run_seed: int
+    broken_a_kind: int
+    healthy: int
+
+
+SPLITS = (
+    Split(name="fresh", severities=FRESH, seed=23, first_run_seed=100, broken_a_kind=4, healthy=20),
+    Split(name="second", severities=SECOND, seed=29, first_run_seed=300, broken_a_kind=3, healthy=16),
+)
+
+
+def _drawn(split: Split) -> list[Cell]:
+    rng, by_kind = random.Random(split.seed), []
     for fault in FAULTS:
-        places = [(severity, recipe) for severity in FRESH[fault.kind] for recipe in RECIPES]
+        places = [(severity, recipe) for severity in split.severities[fault.kind] for recipe in RECIPES]
         rng.shuffle(places)
-        by_kind.append([(fault, *place) for place in places[: NUM_HEALTHY if fault.kind == HEALTHY else BROKEN_A_KIND]])
-    drawn = [kind[place] for place in range(NUM_HEALTHY) for kind in by_kind if place < len(kind)]
-    return tuning + [
+        count = split.healthy if fault.kind == HEALTHY else split.broken_a_kind
+        by_kind.append([(fault, *place) for place in places[:count]])
+    drawn = [kind[place] for place in range(split.healthy) for kind in by_kind if place < len(kind)]
+    return [
         Cell(
-            name=f"fresh-{fault.kind}-{severity}-{recipe}", fault=fault, severity=severity, recipe=recipe, half="fresh",
-            planted=(*FRESH[fault.kind][severity], f"run.seed={100 + place}"),
+            name=f"{split.name}-{fault.kind}-{severity}-{recipe}", fault=fault, severity=severity, recipe=recipe,
+            half=split.name, planted=(*split.severities[fault.kind][severity], f"run.seed={split.first_run_seed + place}"),
         )
         for place, (fault, severity, recipe) in enumerate(drawn)
     ]  # fmt: skip

@@ -1,10 +1,10 @@
 """Plants faults by kind and severity in four recipes, and asks `sparring diagnose` about each run.
 
-    python -m benchmarks.diagnosis.generator --runs DIR [--half tuning|held_back|fresh] [--branches] [--json FILE] [--stored]
-        [--smoke] [NAME ...]
+    python -m benchmarks.diagnosis.generator --runs DIR [--half tuning|held_back|fresh|second] [--branches] [--json FILE]
+        [--stored] [--smoke] [NAME ...]
 
 Rules are tuned on the tuning half alone (the default); figures are those of the held-back half, which `faults.py` drew, and
-of the fresh cells of `fresh.py`. --branches executes what is proposed about each broken run that was named rightly, and asks
+of the fresh splits of `fresh.py`. --branches executes what is proposed about each broken run that was named rightly, and asks
 whether the symptom is gone. A run that is whole is not trained again, so that it goes on where it stopped; --stored diagnoses
 what is there and trains nothing. --smoke trains two short runs of one recipe and the branch of the broken one.
 """
@@ -31,7 +31,7 @@ from sparring.diagnosis.proposal import overrides
 from sparring.tracking import RunFolder
 from sparring.tracking.stored import read_metrics
 
-HALVES = ("tuning", "held_back", "fresh")
+HALVES = ("tuning", "held_back", "fresh", "second")
 SMOKE = ("rate_high-x100-number_guess", "healthy-seed-1-number_guess")
 SMOKE_OVERRIDES = ("schedule.max_steps=3", "schedule.val_every=0", "evaluation.val_num_tasks=4")
 SMOKE_WARM_START = ("warm_start.num_demonstrations=128", "warm_start.steps=8")
