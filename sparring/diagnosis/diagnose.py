@@ -191,14 +191,17 @@ def _heard(observed: Observed) -> tuple[list[Finding], list[Finding]]:
     """What detectors have said that holds now, each once, and what does not hold any more.
 
     It holds when they say it of the run as it stands. An error outlives that, since a hack that every episode has taken up can no
-    longer be seen by comparing them; not one that the scorer calls solved. What cannot be asked again (scanners of the user's)
-    holds.
+    longer be seen by comparing them; not one that the scorer calls solved, nor one of a detector that is not there any more. What
+    cannot be asked again (scanners of the recipe, training itself) holds.
     """
     by_key: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for one in observed.said:
         by_key[_key(one)].append(one)
     present = {_key(one): one for one in sorted(_detected(observed), key=_weight, reverse=True)}
     is_solved = observed.is_solved
+    families = {name.partition(".")[0] for name in DETECTORS}
+    unasked = {f"exploits.{name}" for name in observed.config.detectors.scanners}
+    unasked |= {one.rule for one in observed.said if one.rule.partition(".")[0] not in families}
     holds, past = [], []
     for key in {**by_key, **present}:
         before = sorted(by_key[key], key=_weight)
@@ -206,7 +209,7 @@ def _heard(observed: Observed) -> tuple[list[Finding], list[Finding]]:
         first = min((other.step for other in before if other.step is not None), default=one.step)
         if first != one.step:
             one = replace(one, first_step=first)
-        outlives = one.rule not in DETECTORS or (one.severity is Severity.ERROR and not is_solved)
+        outlives = one.severity is Severity.ERROR and not is_solved if one.rule in DETECTORS else one.rule in unasked
         (holds if key in present or outlives else past).append(one)
     return holds, past
 

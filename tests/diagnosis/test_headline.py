@@ -45,16 +45,24 @@ def test_what_was_said_of_step_2_is_past_in_a_run_that_is_right_at_step_25(sever
 
 def test_a_warning_that_no_detector_repeats_is_past_and_an_error_stays_until_the_run_is_solved() -> None:
     unsolved = run(rises(0.2, 0.6), steps=25)
-    warned = [said("reward.paid_for_wrong", 2), said("answers.copied", 3, Severity.ERROR)]
+    warned = [said("reward.paid_for_wrong", 2), said("answers.copied_from_example", 3, Severity.ERROR)]
     found = diagnosed("runs/x", replace(unsolved, said=warned))
     holds, past = rules(found)
-    assert "answers.copied" in holds
+    assert "answers.copied_from_example" in holds
     assert past == {"reward.paid_for_wrong"}
 
 
 def test_what_cannot_be_asked_again_holds() -> None:
-    found = diagnosed("runs/x", replace(run(rises(0.2, 0.6)), said=[said("exploits.ours", 2)]))
-    assert rules(found) == ({"exploits.ours"}, set())
+    own = run(rises(0.2, 0.6), more=['detectors.scanners=["scan:ours"]'])
+    heard = [said("exploits.scan:ours", 2), said("rollouts.lost", 3)]
+    assert rules(diagnosed("runs/x", replace(own, said=heard))) == ({"exploits.scan:ours", "rollouts.lost"}, set())
+
+
+@pytest.mark.parametrize("severity", [Severity.WARNING, Severity.ERROR])
+def test_what_a_detector_said_that_is_not_there_any_more_is_past(severity: Severity) -> None:
+    heard = [said("reward.no_such_detector", 2, severity), said("exploits.scan:removed", 3, severity)]
+    found = diagnosed("runs/x", replace(run(rises(0.2, 0.6)), said=heard))
+    assert rules(found) == (set(), {"reward.no_such_detector", "exploits.scan:removed"})
 
 
 def longer(digest: Digest, step: int) -> Digest:
