@@ -31,6 +31,8 @@ MOST_KEPT = 24
 """Ways to call tools that are used in all tasks."""
 FIXED = 0.3
 """Share of the prompts that have a word, from which it belongs to the question and not to the task."""
+_LONGEST = 80
+"""Characters of a value."""
 _WORD = re.compile(r"[^\W_][\w.'/@:+-]*[^\W_]|[^\W_]|\S")
 Role: TypeAlias = tuple[str, str]
 """Where a value of a task comes from, such as ("prompt", "meter"): what follows that word."""
@@ -92,8 +94,8 @@ async def _read(subject: Subject, golds: Golds | None) -> list[Read]:
 
 
 def _fixed_from(word: str) -> float:
-    """The share of the prompts from which a word belongs to the question; one with digits mostly belongs to the task."""
-    return 0.9 if any(map(str.isdigit, word)) else FIXED
+    """The share of the prompts from which a word belongs to the question; codes and names mostly belong to the task."""
+    return 0.9 if any(map(str.isdigit, word)) else 2 * FIXED if word[0].isupper() else FIXED
 
 
 def user_text(task: Task) -> str:
@@ -108,15 +110,15 @@ def _slots(words: Sequence[str], fixed: set[str]) -> Iterator[tuple[str, str]]:
         if word is not None and word not in fixed:
             own.append(word)
             continue
-        if own:
+        if own and len(" ".join(own)) <= _LONGEST:
             seen[before] += 1
             yield f"{before} #{seen[before]}", " ".join(own)
-            own = []
+        own = []
         before = word or ""
 
 
 def _is_scalar(value: Json) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool) and len(str(value)) <= 80
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and len(str(value)) <= _LONGEST
 
 
 async def _ways(subject: Subject, reads: Sequence[Read]) -> list[Way]:

@@ -1,0 +1,212 @@
+"""Is what a description names so: the default of an argument, the most rows that come, the digits of a number?"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sparring.checks.arguments import fitted_to
+from sparring.checks.calls import answers, leaves
+from sparring.checks.explore import Call, explored, is_refusal
+from sparring.checks.registry import check
+from sparring.checks.rows import decimals
+from sparring.checks.subject import Subject
+from sparring.checks.survey import Said, num_tasks, reading_tools, steady_surveys
+from sparring.environments import ToolResult
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+NUM_TASKS = 3
+FEWEST = 2
+"""Results that a description must be false of."""
+_LEFT_OUT = r"(?:left out|omitted|not (?:given|set|specified|provided)|missing|unset|empty|absent)"
+_VALUE = r"[`'\"]?(-?\d+(?:\.\d+)?|true|false|[A-Za-z_][\w-]*)[`'\"]?"
+_DEFAULTS = tuple(
+    re.compile(rf"(?={pattern})", re.I)
+    for pattern in (
+        rf"\bdefaults? (?:to|is|value is|value:|of|=)? ?{_VALUE}",
+        rf"\bdefault[:=] ?{_VALUE}",
+        rf"(?<![\w.-]){_VALUE}(?: \w+)? (?:by default|(?:is|as|being) the default|\(default\))",
+        rf"(?<![\w.-]){_VALUE}(?: \w+)? (?:when|if|where) (?:it is |this is )?{_LEFT_OUT}",
+        rf"\b(?:when|if|where) (?:it is |this is )?{_LEFT_OUT},? (?:it is |then )?{_VALUE}",
+    )
+)
+_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBERS = {word: number for number, word in enumerate(_WORDS, 1)}
+_NUMBER = rf"(\d+|{'|'.join(_NUMBERS)})"
+_MOST = re.compile(
+    rf"\b(?:at most|up to|(?:no|not) more than|maximum of|the (?:first|last|top|best|latest|newest|nearest)) {_NUMBER}\b",
+    re.I,
+)
+_DIGITS = re.compile(
+    rf"\b{_NUMBER} (?:decimals?|decimal places|digits after)\b|\b(to the cent|whole cents|to cents)\b", re.I
+)
+_OTHER_UNITS = r"\s*(?:%|(?:character|letter|word|digit|line|day|hour|minute|week|month|year|km|mile|euro|cent)s?\b)"
+_PERCENT = re.compile(r"\b(?:in|as|a) percent(?:age)?\b|\bin %", re.I)
+
+
+@check("environment.described", needs=("environment",))
+async def described(subject: Subject) -> Iterable[Finding]:
+    """What descriptions name is so: defaults of arguments, the most rows that come, digits, percentages.
+
+    A call without an argument must give what the same call gives with the default that the description names (`4 when left
+    out`). Lists are counted against `at most 5`, numbers against `two decimals`, and numbers that are called percentages
+    must not all be fractions of 1. Correct the code or the description: the policy believes what it reads.
+    """
+    findings = [one async for one in _defaults(subject)]
+    broken: dict[tuple[str, str], list[Said]] = defaultdict(list)
+    num: dict[str, int] = defaultdict(int)
+    reading = set(await reading_tools(subject))
+    for survey in await steady_surveys(subject):
+        for one in survey.found():
+            if one.call.tool in reading:
+                num[one.call.tool] += 1
+                for what in _broken(_returns(subject, one.call.tool), one):
+                    broken[one.call.tool, what].append(one)
+    for (tool, what), seen in broken.items():
+        if len(seen) >= FEWEST:
+            shown = [{"call": str(one.call), "answer": one.result.content[:200]} for one in seen[:3]]
+            findings.append(
+                _finding(f"{tool} {what}, in {len(seen)} of {num[tool]} results.", {"tool": tool, "seen": shown}, tool)
+            )
+    return [
+        *findings,
+        *_fractions(subject, [one for survey in await steady_surveys(subject) for one in survey.found()]),
+    ]
+
+
+def _finding(symptom: str, evidence: Mapping[str, Json], tool: str) -> Finding:
+    return Finding(
+        rule="environment.described",
+        severity=Severity.WARNING,
+        symptom=symptom,
+        evidence=evidence,
+        change=f"Have the code of {tool} and its description agree.",
+        confirm=AGAIN,
+    )
+
+
+def _returns(subject: Subject, tool: str) -> str:
+    """The description of a tool without that of its arguments."""
+    return str(subject.tools[tool].schema["function"].get("description", ""))
+
+
+def _broken(text: str, one: Said) -> Iterator[str]:
+    """What a result has against the description of its tool."""
+    most, digits = _MOST.search(text), _DIGITS.search(text)
+    rows = list(one.listings.values())
+    if most is not None and len(rows) == 1 and _counts_rows(text, most):
+        number = _number(most[1])
+        if len(rows[0]) > number:
+            yield f"returns more than {number} rows, of which its description speaks ({most[0]!r})"
+    if digits is not None:
+        number = _number(digits[1]) if digits[1] else 2
+        long = [value for _, value in leaves(one.value) if isinstance(value, float) and decimals(value) > number]
+        if long and not rows:
+            yield f"returns {long[0]!r}, although its description says {digits[0]!r}"
+
+
+def _counts_rows(text: str, match: re.Match[str]) -> bool:
+    """Whether a number is one of rows: no unit of length, time or text follows it."""
+    after = text[match.end() : match.end() + 20].lower()
+    return (
+        re.match(
+            r"\s*(?:characters?|letters?|words?|digits?|days?|hours?|minutes?|weeks?|months?|years?|km|%|lines?)\b",
+            after,
+        )
+        is None
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else _NUMBERS[text.lower()]
+
+
+def _fractions(subject: Subject, said: Sequence[Said]) -> Iterator[Finding]:
+    """Tools whose numbers are called percentages, and are all fractions of 1."""
+    numbers: dict[str, list[tuple[Call, float]]] = defaultdict(list)
+    for one in said:
+        for name, value in one.fields.items():
+            if isinstance(value, float) and (not name or len(one.fields) == 1 or re.search("percent|pct", name)):
+                numbers[one.call.tool].append((one.call, value))
+    for tool, seen in numbers.items():
+        values = {value for _, value in seen}
+        if (
+            len(values) >= 3
+            and _PERCENT.search(_returns(subject, tool))
+            and all(0 <= abs(value) <= 1 for value in values)
+        ):
+            shown = [{"call": str(call), "answer": value} for call, value in seen[:3]]
+            yield _finding(
+                f"{tool} returns fractions such as {seen[0][1]}, where its description speaks of percent.",
+                {"tool": tool, "seen": shown},
+                tool,
+            )
+
+
+async def _defaults(subject: Subject):
+    """Arguments that mean something else when they are left out than the description says."""
+    for name, tool in subject.tools.items():
+        function = tool.schema["function"]
+        parameters = function.get("parameters", {})
+        properties = parameters.get("properties", {})
+        optional = [one for one in properties if one not in parameters.get("required", ())]
+        for argument in optional:
+            text = str(properties[argument].get("description", ""))
+            text += f" {_returns(subject, name)}" if len(optional) == 1 else ""
+            value = _named_default(text, properties[argument])
+            if value is not None:
+                finding = await _compared(subject, name, argument, value)
+                if finding is not None:
+                    yield finding
+
+
+def _named_default(text: str, schema: Mapping[str, Json]) -> Json | None:
+    """The default that a description names, as the schema's type; None where it names none or several."""
+    found = {match[1] for pattern in _DEFAULTS for match in pattern.finditer(text)}
+    choices = schema.get("enum")
+    values = []
+    for one in found:
+        known = {"true": True, "false": False}.get(one.lower())
+        value = known if known is not None and schema.get("type") == "boolean" else fitted_to(one, schema)
+        is_word = isinstance(value, str) and not re.search(rf"[`'\"]{re.escape(one)}[`'\"]", text)
+        if value is not None and not (is_word and (choices is None or value not in choices)):
+            values.append(value)
+    return values[0] if len(values) == 1 else None
+
+
+async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> Finding | None:
+    """A finding where a call without the argument gives something else than with the named default, in all tasks that tell."""
+    apart: list[dict[str, Json]] = []
+    tasks = subject.sample[: num_tasks(subject, NUM_TASKS)]
+    for task in tasks:
+        tried = next((one for one in (await explored(subject, task)).legal(tool) if one.says_something), None)
+        if tried is None:
+            continue
+        rest = {name: one for name, one in tried.call.arguments.items() if name != argument}
+        calls = [Call(tool, rest), Call(tool, {**rest, argument: value})]
+        if any(subject.problem_with(tool, one.arguments) is not None for one in calls):
+            return None
+        results = [await _asked(subject, task, tried.before, one) for one in (*calls, calls[0])]
+        if any(map(is_refusal, results)) or results[0].content != results[2].content:
+            continue
+        if results[0].content == results[1].content:
+            # The two may be alike by chance, as where there is nothing to choose from.
+            continue
+        apart.append({
+            "task": task.id, "without": str(calls[0]), "gives": results[0].content[:200],
+            "with": str(calls[1]), "then_gives": results[1].content[:200],
+        })  # fmt: skip
+    if len(apart) < min(FEWEST, len(tasks)):
+        return None
+    return _finding(
+        f"{tool} without {argument!r} gives something else than with {value!r}, which the description names as its default.",
+        {"tool": tool, "argument": argument, "default": value, "seen": apart},
+        tool,
+    )
+
+
+async def _asked(subject: Subject, task: Task, before: Sequence[Call], call: Call) -> ToolResult:
+    return (await answers(subject, task, [*before, call]))[-1]
