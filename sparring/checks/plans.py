@@ -24,18 +24,21 @@ from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.graded import is_paid
 from sparring.checks.scripted import as_trajectory
 from sparring.checks.subject import Subject
-from sparring.checks.timing import OutOfTimeError, UndecidedError
+from sparring.checks.timing import OutOfTimeError, UndecidedError, load_of_machine
 from sparring.environments import answer, execute
 from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
 
 NUM_PLANNED = 24
 """Tasks that plans are made for."""
-SECONDS = 4.0
-"""For all of them; TASK_SECONDS for one, and for the first ones, from which the others learn, LEARNING_SECONDS."""
-TASK_SECONDS = 0.5
-LEARNING_SECONDS = 1.5
+NUM_CALLS = 8000
+"""For all of them, resets counted as calls, so that a busy machine finds the same; TASK_CALLS for one, and for the first ones,
+from which the others learn, LEARNING_CALLS."""
+TASK_CALLS = 1000
+LEARNING_CALLS = 3000
 NUM_LEARNT = 2
+SECONDS = 8.0
+"""Of an idle machine, after which the other tasks are left out all the same."""
 MOST_CALLS = 6
 """In a plan."""
 MOST_NODES = 10
@@ -51,7 +54,7 @@ MOST_EFFECTS = 30
 DETOUR = 2.5
 """How much farther a call may lead away for a while."""
 SLOW_SECONDS = 0.1
-"""An environment that takes longer for an episode is not planned in."""
+"""An environment that takes longer for an episode, on an idle machine, is not planned in."""
 
 Place: TypeAlias = tuple[str, ...]
 """Keys from the whole state to a part of it; `[]` for any place in a list."""
@@ -143,40 +146,72 @@ def _is_number(value: Json) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_plans: WeakKeyDictionary[Subject, list[Plan]] = WeakKeyDictionary()
+@final
+@dataclass
+class _Work:
+    """What may still be done: so many calls, and a time, after which the rest is left out."""
+
+    ends: float = field(default_factory=lambda: time.monotonic() + SECONDS * load_of_machine())
+    for_all: int = NUM_CALLS
+    for_task: int = 0
+
+    def begin(self, most: int) -> None:
+        """The next task begins."""
+        self.for_task = min(most, self.for_all)
+
+    def count(self, num: int) -> None:
+        self.for_task -= num
+        self.for_all -= num
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the calls of this task are used up. Raises OutOfTimeError where the time is."""
+        if time.monotonic() > self.ends:
+            raise OutOfTimeError("plans took too long")
+        return self.for_task <= 0
+
+
+_plans: WeakKeyDictionary[Subject, tuple[list[Plan], bool]] = WeakKeyDictionary()
+"""Of each subject, and whether tasks were left out for lack of time."""
 
 
 async def plans_of(subject: Subject) -> list[Plan]:
-    """A plan for each of some tasks; made once. None where no field of the tasks holds a state that is paid."""
+    """A plan for each of some tasks; made once. None where no field of the tasks holds a state that is paid. Where time was too
+    short for all of them, the rule that asks counts as cut."""
     if subject not in _plans:
         _plans[subject] = await _make_all(subject)
-    return _plans[subject]
+    plans, is_cut = _plans[subject]
+    if is_cut:
+        subject.timing.cut_short()
+    return plans
 
 
-async def _make_all(subject: Subject) -> list[Plan]:
+async def _make_all(subject: Subject) -> tuple[list[Plan], bool]:
     if subject.environment_class is None or subject.model_judges:
-        return []
+        return [], False
     made: list[Plan] = []
     habits: list[dict[str, str]] = []
-    began = time.monotonic()
+    work, slow = _Work(), SLOW_SECONDS * load_of_machine()
     sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
     for task in list(sample.values())[:NUM_PLANNED]:
         is_hopeless = len(made) > NUM_LEARNT and not any(one.is_whole for one in made)
-        if is_hopeless or time.monotonic() - began > SECONDS or subject.timing.episode_seconds > SLOW_SECONDS:
+        if is_hopeless or work.for_all <= 0:
             break
         try:
             idle = (await _run(subject, task, ())).states[-1]
             wanted = None if idle is None else await _wanted(subject, task, idle)
             if wanted is not None:
-                seconds = LEARNING_SECONDS if len(made) < NUM_LEARNT else TASK_SECONDS
-                made.append(await _Search(subject, task, wanted, idle, habits, seconds).plan())
+                if subject.timing.episode_seconds > slow:
+                    return made, True
+                work.begin(LEARNING_CALLS if len(made) < NUM_LEARNT else TASK_CALLS)
+                made.append(await _Search(subject, task, wanted, idle, habits, work).plan())
                 if canonical((await _run(subject, task, ())).states[-1]) != canonical(idle):
-                    return []  # what one episode does is there in the next one, which other rules report
+                    return [], False  # what one episode does is there in the next one, which other rules report
         except OutOfTimeError:
-            break
+            return made, True
         except UndecidedError:
             continue
-    return made
+    return made, False
 
 
 async def _wanted(subject: Subject, task: Task, idle: Json) -> Json:
@@ -248,12 +283,11 @@ class _Search:
     idle: Json
     habits: list[dict[str, str]]
     """Of calls in plans of other tasks: the tool, and the source of each argument."""
-    seconds: float
+    work: _Work
     known: Known = field(default_factory=Known)
 
     async def plan(self) -> Plan:
-        """The best that is found by going on from the nearest state, in the time that there is."""
-        ends = time.monotonic() + self.seconds
+        """The best that is found by going on from the nearest state, with the calls that there are."""
         for message in self.task.messages:
             self.known.add_text(text_of(message), "prompt")
         openings = await self._openings()
@@ -263,14 +297,14 @@ class _Search:
         effects: list[tuple[Step, Json, Json]] = []
         num_effects = Counter[str]()
         for _ in range(MOST_NODES):
-            if not frontier or best.far == 0 or time.monotonic() > ends:
+            if not frontier or best.far == 0 or self.work.is_done:
                 break
             _, _, node = heapq.heappop(frontier)
             if len(node.steps) >= MOST_CALLS:
                 continue
             found: list[_Node] = []
             for opening in openings if node is start else [()]:
-                async for child, call, sources in self._children(node, opening, ends):
+                async for child, call, sources in self._children(node, opening):
                     last, is_idle = child.steps[-1], canonical(child.states[-1]) == canonical(node.states[-1])
                     if is_idle and {"": call.tool, **sources} in self.habits and all(map(_is_asked, sources.values())):
                         refused.append(last)
@@ -294,14 +328,15 @@ class _Search:
         )  # fmt: skip
 
     async def _children(
-        self, node: _Node, opening: Sequence[Call], ends: float
+        self, node: _Node, opening: Sequence[Call]
     ) -> AsyncIterator[tuple[_Node, Call, dict[str, str]]]:
         """What one call more leads to."""
         state, futile = node.states[-1], Counter[str]()
         before = [*(one.call for one in node.steps), *opening]
         for call, sources in self._calls(state, futile):
-            if time.monotonic() > ends:
+            if self.work.is_done:
                 return
+            self.work.count(len(before) + 2)
             end = await _run(self.subject, self.task, [*before, call])
             if len(end.steps) <= len(before):
                 continue

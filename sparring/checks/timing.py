@@ -113,5 +113,9 @@ class Timing:
         except OutOfTimeError:
             if not self._num_in_rule:
                 raise
-            if self.rule not in self.cut:
-                self.cut.append(self.rule)
+            self.cut_short()
+
+    def cut_short(self) -> None:
+        """The rule is decided on fewer episodes than it asks for."""
+        if self.rule not in self.cut:
+            self.cut.append(self.rule)

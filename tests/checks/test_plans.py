@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sparring.checks import CHECKS
+from sparring.checks.asking import ask
 from sparring.checks.chains import chains
 from sparring.checks.golds import golds_of
 from sparring.checks.graded import Aspect
@@ -41,6 +43,24 @@ def test_three_calls_are_found_that_do_what_a_task_asks_for() -> None:
     assert all(one.is_whole for one in made)
     assert {one.call.tool for one in made[0].steps} == {"write", "remove", "weigh"}
     assert all(len(one.steps) == 3 for one in made)
+
+
+def test_a_desk_that_takes_its_time_gets_the_same_plans() -> None:
+    made = plans("WaitingDesk")
+    assert len(made) == 24
+    assert [one.calls for one in made] == [one.calls for one in plans("Desk")]
+
+
+def test_tasks_that_are_left_out_for_lack_of_time_are_reported_by_every_rule_that_needs_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparring.checks.plans.SECONDS", 0.0)
+    desk = subject(NOTES, "environment.target=environment:Desk")
+    for _ in range(2):  # plans are made once
+        desk.timing.cut.clear()
+        found, checked = asyncio.run(ask(CHECKS["data.unreachable"], desk))
+        assert found == []
+        assert checked.reason == "looked at fewer episodes than usual, for time"
 
 
 @pytest.mark.parametrize(

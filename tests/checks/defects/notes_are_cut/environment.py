@@ -1,6 +1,7 @@
 """A desk of notes and its shelf, right as `Desk`, and with one tool wrong in each of the others."""
 
 import random
+import time
 
 from sparring.environments import Environment, tool
 from sparring.scorers import state_difference
@@ -34,6 +35,14 @@ class Desk(Environment):
 
     def final_state(self):
         return {"notes": self.notes, **self.weights}
+
+
+class WaitingDesk(Desk):
+    """Takes its time, as everything does on a busy machine."""
+
+    def reset(self, task):
+        time.sleep(0.007)
+        super().reset(task)
 
 
 class CuttingDesk(Desk):
