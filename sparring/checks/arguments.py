@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 from typing import Any, final
 
+from sparring.checks.answers import canonical
 from sparring.types import Json
 
 MOST_VALUES = 12
@@ -94,7 +95,7 @@ class _Pool:
         if self._schema.get("type") == "number" and isinstance(fitted, float) and not fitted.is_integer():
             rate += 0.2
         value = Value(fitted, one.words, one.source, one.record)
-        self.rated.append((rate, alike, json.dumps(fitted), value))
+        self.rated.append((rate, alike, canonical(fitted), value))
 
 
 @final
@@ -115,7 +116,7 @@ class Known:
 
     def add_legal(self, arguments: Mapping[str, Json]) -> None:
         """Remember that a tool took these."""
-        self.legal |= {(name, json.dumps(value)) for name, value in arguments.items()}
+        self.legal |= {(name, canonical(value)) for name, value in arguments.items()}
 
     def add_json(self, value: Json, source: str, words: tuple[str, ...] = ()) -> None:
         """Every scalar in a value under the words of its keys, and the keys of its objects."""
@@ -162,7 +163,7 @@ class Known:
     def _add(self, value: Json, words: tuple[str, ...], source: str, record: int) -> None:
         if value is not None and not isinstance(value, str | int | float | list | tuple | Mapping):
             value = str(value)  # a date say, or an array
-        key = (json.dumps(value, default=str), words)
+        key = (canonical(value), words)
         if value is None or key in self._keys or len(self.seen) >= MOST_KNOWN or value == "":
             return
         self._keys.add(key)
@@ -220,7 +221,7 @@ class Known:
         first = [one for one in own if schema.get("default") == one.value or "examples" in schema]
         ordered, taken = [], set()
         for one in chain(likely, first, _alternating(others, own)):
-            key = json.dumps(one.value, default=str)
+            key = canonical(one.value)
             if key not in taken:
                 taken.add(key)
                 ordered.append(one)
@@ -310,8 +311,8 @@ def _apart(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> dict[s
     """The likeliest value of each argument that no other one has: sender and receiver are two."""
     chosen: dict[str, Value] = {}
     for name in names:
-        taken = {json.dumps(one.value, default=str) for one in chosen.values() if not isinstance(one.value, bool)}
-        free = (one for one in pools[name] if json.dumps(one.value, default=str) not in taken)
+        taken = {canonical(one.value) for one in chosen.values() if not isinstance(one.value, bool)}
+        free = (one for one in pools[name] if canonical(one.value) not in taken)
         chosen[name] = next(free, pools[name][0])
     return chosen
 

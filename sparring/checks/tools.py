@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args, get_origin
 
 from sparring.checks.answers import canonical
@@ -101,7 +101,9 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
     earlier results name, with what the schema offers, with recorded conversations. An error is a tool that fails at the
     expert's calls, or at every call in one way that has nothing to do with the arguments. A tool of which no legal call was
     found is not tested, neither passed nor failed, which is a note: name what to ask about in the prompt, write a
-    `demonstrate`, or give recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`).
+    `demonstrate`, or give recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`). A
+    warning is a tool that answers nothing at every call; of one that changes something `null` is answer enough, and an
+    empty text is none.
     """
     tried: dict[str, list[tuple[Task, Tried]]] = {name: [] for name in subject.tools}
     shown: set[str] = set()
@@ -118,16 +120,12 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
             is_meant = any(_is_meant(task, one) for task, one in seen)
             is_silent = is_meant and not any(one.says_something for _, one in seen)
             if is_silent and not await _answers_after_expert(subject, [(task, one.call) for task, one in seen[:2]]):
-                findings.append(
-                    Finding(
-                        rule="environment.tools_answer",
-                        severity=Severity.WARNING,
-                        symptom=f"{name} returned nothing at every one of {len(seen)} calls, and no error.",
-                        evidence=evidence,
-                        change="Return what the real tool returns; if it is a stub, have it say so or take it out.",
-                        confirm=AGAIN,
-                    )
-                )
+                nothing = sorted({one.result.content.strip() for _, one in seen if one.is_legal})
+                is_writing = name in await writing_tools(subject)
+                # What a writing tool does stands elsewhere; of its answer it is enough that there is one.
+                if is_writing and "" not in nothing:
+                    continue
+                findings.append(_silent(name, len(seen), nothing, evidence, is_writing=is_writing))
         elif seen and (name in shown or _is_broken([one for _, one in seen])):
             findings.append(
                 Finding(
@@ -157,6 +155,20 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
             )
         )
     return findings
+
+
+def _silent(name: str, num: int, nothing: Sequence[str], evidence: Mapping[str, Json], *, is_writing: bool) -> Finding:
+    read = " or ".join(f"`{one}`" if one else "an empty result" for one in nothing)
+    return Finding(
+        rule="environment.tools_answer",
+        severity=Severity.WARNING,
+        symptom=f"{name} returned nothing at every one of {num} calls, and no error: the model reads {read}.",
+        evidence=evidence,
+        change="Return a word at least: from an empty result the model cannot see whether the call did anything."
+        if is_writing
+        else "Return what the real tool returns; if it is a stub, have it say so or take it out.",
+        confirm=AGAIN,
+    )
 
 
 def _shown(task: Task, tried: Tried) -> dict[str, Json]:

@@ -1,6 +1,7 @@
 """Arguments are found in prompts, results and schemas, the likeliest first."""
 
 import re
+from datetime import date
 from itertools import islice
 from typing import Any
 
@@ -150,3 +151,20 @@ def graded(level: str, amount: int) -> str:
 def test_constants_that_a_tool_compares_its_arguments_with_are_values_to_try() -> None:
     assert compared_with(graded) == {"level": ["urgent", "low"], "amount": [LIMIT]}
     assert compared_with(len) == {}
+
+
+@pytest.mark.parametrize("odd", [{("a", "b"): 1}, [{("a", 1): {2: 3}}], date(2026, 1, 6), {"a", "b"}])
+def test_values_that_json_has_no_form_for_are_remembered_like_others(odd: Any) -> None:
+    known = Known()
+    known.add_json({"odd": odd, "room": "R1"}, "field")
+    known.add_legal({"odd": odd, "room": "R1"})
+    schema = {"type": "object", "properties": {"room": TEXT}, "required": ["room"]}
+    assert next(known.arguments("open", schema, {}))[0] == {"room": "R1"}
+    assert len(known.legal) == 2
+
+
+def test_an_argument_that_was_legal_before_comes_first_however_its_number_is_written() -> None:
+    known = Known()
+    known.add_json({"num": [2, 7]}, "field")
+    known.add_legal({"num": 7.0})
+    assert next(one.value for one in known.ranked("take", "num", {"type": "integer"}, ())) == 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,40 @@ def tasks():
     told = [one.symptom for one in findings if one.severity is Severity.WARNING]
     assert len(told) == len(says)
     assert all(map(str.startswith, told, says))
+
+
+@pytest.mark.parametrize(
+    ("returns", "writes", "says"),
+    [
+        ("None", True, None),
+        ("''", True, "put returned nothing at every one of 12 calls, and no error: the model reads an empty result."),
+        ("None", False, "put returned nothing at every one of 12 calls, and no error: the model reads `null`."),
+    ],
+    ids=["writes, null", "writes, empty", "reads, null"],
+)
+def test_a_tool_that_writes_may_answer_null_and_not_an_empty_text(
+    tmp_path: Path, returns: str, writes: bool, says: str | None
+) -> None:
+    code = f"""
+class Desk(Environment):
+    def reset(self, task):
+        self.rooms = {{}}
+
+    @tool
+    def put(self, room: str) -> str | None:
+        if {writes}:
+            self.rooms[room] = "chair"
+        return {returns}
+
+    def final_state(self):
+        return self.rooms
+
+def tasks():
+    return [Task(id=f"t{{n}}", messages=({{"role": "user", "content": f"Furnish it. room: R{{n}}"}},)) for n in range(12)]
+"""
+    findings, _ = asked(subject_of(tmp_path, code), "environment.tools_answer")
+    told = [one.symptom for one in findings if one.severity is Severity.WARNING]
+    assert [re.sub(r"one of \d+", "one of 12", one) for one in told] == [one for one in [says] if one is not None]
 
 
 def test_a_state_behind_a_first_call_and_a_code_in_an_answer_are_reached(tmp_path: Path) -> None:
