@@ -106,13 +106,16 @@ def main() -> int:
                 coverage_of_differences(fixed, broken, num, samples, arguments.repeats, rng) for num in NUM_TASKS
             ]
             rows.append(_row(kind, name, [one[0] for one in measured]) | {"half-width, 128": measured[3][1]})
-    kinds = {
-        kind: [row[_tasks(num)] for row in rows if row["interval of"] == kind for num in NUM_TASKS]
-        for kind in dict.fromkeys(row["interval of"] for row in rows)
-    }
-    figures = {f"coverage, {kind}": fmean(found) for kind, found in kinds.items()}
-    figures |= {f"lowest, {kind}": min(found) for kind, found in kinds.items()}
-    targets = {name: {"at_least": 0.93} for name in figures if not name.startswith("lowest") or "difference" in name}
+    kinds = dict.fromkeys(row["interval of"] for row in rows)
+
+    def cells(kind: str, fewest: int = 0) -> list[float]:
+        mine = [row for row in rows if row["interval of"] == kind]
+        return [row[_tasks(num)] for row in mine for num in NUM_TASKS if num >= fewest]
+
+    figures = {f"coverage, {kind}": fmean(cells(kind)) for kind in kinds}
+    figures |= {f"lowest from 32 tasks, {kind}": min(cells(kind, fewest=32)) for kind in kinds}
+    targets = {f"coverage, {kind}": {"at_least": 0.93} for kind in kinds}
+    targets |= {f"lowest from 32 tasks, {kind}": {"at_least": 0.93} for kind in kinds if kind.startswith("difference")}
     return report("coverage of 95% intervals", rows, figures=figures, targets=targets, path=arguments.json)
 
 

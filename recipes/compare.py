@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+from sparring.cli.tables import show_evaluations
 from sparring.errors import SparringError
+from sparring.evaluation.of_run import claim_of_report
 from sparring.evaluation.report import EvaluationReport
-from sparring.evaluation.tables import comparison_table, notes, result_table
 from sparring.evaluator import MultiTurnRLEvaluator
-from sparring.tracking.console import Console
 from sparring.trainer import MultiTurnRLTrainer
 
 
@@ -29,10 +29,10 @@ def main() -> int:
         result = trainer.train()
         if result is None or result.status != "completed":
             return 0
-        control = trainer.continue_warm_start(result.train_seconds)
-        report = MultiTurnRLEvaluator(trainer, temperatures=[trainer.config.serving_temperature]).evaluate(
-            extra={"warm start continued": control}
-        )
+        report = MultiTurnRLEvaluator(
+            trainer, policies=["base", "warm_start", "warm_start_continued", "tuned"],
+            temperatures=[trainer.config.serving_temperature],
+        ).evaluate()  # fmt: skip
     except SparringError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -42,12 +42,9 @@ def main() -> int:
 
 def show(report: EvaluationReport, run: Path, seconds: float) -> None:
     """The table that the README shows, and where everything is."""
-    console = Console()
-    console.table(*result_table(report.evaluations, title=f"{len(report.evaluations[0].task_ids)} held-out tasks"))
-    differences = comparison_table(report.evaluations, report.comparisons)
-    if differences is not None:
-        console.table(*differences)
-    for line in notes(report.evaluations, report.comparisons):
+    title = f"{len(report.evaluations[0].task_ids)} held-out tasks"
+    show_evaluations(report.evaluations, report.comparisons, title=title)
+    for line in claim_of_report(report).lines():
         print(line)
     print(f"run: {run}\nevaluation: {report.path}\nwall time: {seconds / 60:.1f} minutes")
 

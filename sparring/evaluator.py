@@ -20,6 +20,7 @@ from sparring.environments import expert_script
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.job import SPLIT, Job, Plan
+from sparring.evaluation.of_run import num_shared
 from sparring.evaluation.policies import Policy, PolicyKind, checkpoint_of, read_policy, run_and_step, run_path
 from sparring.evaluation.report import EvaluationReport, comparisons
 from sparring.ledger import Ledger
@@ -28,7 +29,7 @@ from sparring.protocols import MessageEngine
 from sparring.rollouts import Collector
 from sparring.tracking import Console, RunFolder
 from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.run_folder import WARM_START
+from sparring.tracking.run_folder import CONTINUED, WARM_START
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -127,17 +128,15 @@ class MultiTurnRLEvaluator:
                 f"{api_key_env} shall hold an endpoint's key, but no policy is openai:MODEL@URL; leave it out."
             )
 
-    def evaluate(self, extra: Mapping[str, Weights] | None = None) -> EvaluationReport:
+    def evaluate(self) -> EvaluationReport:
         """Play the held-out tasks with every policy and compare the last to each other one; blocks.
 
-        `extra` adds weights (of controls, say) by name before the last policy. Writes evaluations/held_out-*.json and the
-        trajectories into the run; of a recipe it makes a run folder. Raises ServiceError when not one episode of a policy
-        could be played.
+        Writes evaluations/held_out-*.json and the trajectories into the run; of a recipe it makes a run folder. Raises
+        ServiceError when not one episode of a policy could be played.
         """
-        weights = dict(extra or {})
         if self._trainer is not None:
             self.folder = self._trainer.folder  # it may have trained since
-        plan = self._planned(weights) if self._job is None else self._job.plan
+        plan = self._planned() if self._job is None else self._job.plan
         is_new = self.folder is None
         parts = self._parts() if self._needs_model(plan) else None
         folder = self.folder = (
@@ -147,7 +146,7 @@ class MultiTurnRLEvaluator:
         if is_new:
             folder.set_status("running")
         try:
-            report = interrupts.run(self._evaluate(job, folder, parts, weights))
+            report = interrupts.run(self._evaluate(job, folder, parts))
         except BaseException as error:
             if job.folder.exists():
                 self._console.announced(
@@ -167,12 +166,11 @@ class MultiTurnRLEvaluator:
             folder.set_status("completed")
         return report
 
-    def _planned(self, extra: Mapping[str, Weights]) -> Plan:
+    def _planned(self) -> Plan:
         """What a new evaluation plays. Raises UsageError and DataError for policies that there are not."""
-        *before, last = self._usual() if self._policies is None else self._policies
-        given = (Policy(name=name, kind=PolicyKind.GIVEN) for name in extra)
+        policies = self._usual() if self._policies is None else self._policies
         return Plan(
-            overrides=self._overrides, policies=tuple(map(self._found, (*before, *given, last))),
+            overrides=self._overrides, policies=tuple(map(self._found, policies)),
             temperatures=self._temperatures, api_key_env=self._api_key_env,
         )  # fmt: skip
 
@@ -208,13 +206,25 @@ class MultiTurnRLEvaluator:
         if policy.kind is not PolicyKind.CHECKPOINT:
             return policy
         run, step = run_and_step(policy.source)
-        is_own = run in ("", WARM_START, "tuned")
+        is_own = run in ("", WARM_START, CONTINUED, "tuned")
         if is_own and self.folder is None:
             raise UsageError(f"{policy.name!r} is a checkpoint of a run, but {self._recipe} is a recipe; name a run.")
         folder = self.folder if is_own else RunFolder(run_path(run))
         assert folder is not None
+        if run == CONTINUED:
+            return replace(policy, source=str(self._control(folder).resolve()))
         found = checkpoint_of(folder, WARM_START if run == WARM_START else step)
         return replace(policy, source=str(found.resolve()))
+
+    def _control(self, folder: RunFolder) -> Path:
+        """The warm start continued, which is made the first time that it is asked for. Raises UsageError for a run without a warm
+        start."""
+        kept = folder.controls / CONTINUED
+        if not kept.is_dir():
+            self._parts()
+            assert self._trainer is not None, "what has parts has a trainer"
+            self._trainer.continue_warm_start()
+        return kept
 
     def _needs_model(self, plan: Plan) -> bool:
         others = any(policy.role != "endpoint" for policy in self.config.policies.values())
@@ -232,30 +242,22 @@ class MultiTurnRLEvaluator:
         self.folder = self._trainer.folder
         return parts
 
-    async def _evaluate(
-        self, job: Job, folder: RunFolder, parts: Parts | None, extra: Mapping[str, Weights]
-    ) -> EvaluationReport:
+    async def _evaluate(self, job: Job, folder: RunFolder, parts: Parts | None) -> EvaluationReport:
         engines: dict[str, MessageEngine] = {}
         try:
-            for policy in job.plan.policies:
-                if policy.kind is PolicyKind.GIVEN and policy.name not in extra:
-                    raise DataError(
-                        f"the weights of {policy.name!r} were another process's, so this evaluation cannot go on; begin a new "
-                        "one."
-                    )
             # All of them first: a key that is not set is told before anything is played.
             for policy in job.plan.policies:
                 if not policy.has_weights:
                     engines[policy.name] = self._engine(policy, job.plan)
             if parts is not None:
-                return await self._play_all(job, parts, engines, extra)
+                return await self._play_all(job, parts, engines)
             async with Ledger(folder.path / "ledger.sqlite") as ledger:
                 baseline = build_baseline(
                     self.config, folder_of(self._recipe), ledger, engine=next(iter(engines.values())),
                     announce=self._console.announced,
                 )  # fmt: skip
                 try:
-                    return await self._play_all(job, baseline, engines, extra)
+                    return await self._play_all(job, baseline, engines)
                 finally:
                     await baseline.collector.aclose()
         finally:
@@ -264,13 +266,13 @@ class MultiTurnRLEvaluator:
                 await engine.close()
 
     async def _play_all(
-        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine], extra: Mapping[str, Weights]
+        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine]
     ) -> EvaluationReport:
         with metered_in(job.path.parent.parent, during=job.path.stem):
-            return await self._play_each(job, room, engines, extra)
+            return await self._play_each(job, room, engines)
 
     async def _play_each(
-        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine], extra: Mapping[str, Weights]
+        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine]
     ) -> EvaluationReport:
         tasks = room.tasks.held_out[: self.config.evaluation.eval_num_tasks]
         if not tasks:
@@ -282,7 +284,7 @@ class MultiTurnRLEvaluator:
         labels = _labels([policy.name for policy in job.plan.policies])
         for policy in job.plan.policies:
             if policy.has_weights:
-                player = await self._loaded(policy, job, room, extra)
+                player = await self._loaded(policy, job, room)
             else:
                 player = _scripted(engines[policy.name], room.collector)
             job.plays(policy.name, player.fingerprint)
@@ -301,6 +303,7 @@ class MultiTurnRLEvaluator:
             evaluations=evaluations, comparisons=comparisons(evaluations), path=job.path,
             endpoints=tuple(read_usage(job.path.parent.parent, during=job.path.stem)),
             findings=() if lost_together is None else (lost_together,),
+            seen_in_training=num_shared(tasks, room.tasks.train),
         )  # fmt: skip
         report.write([group for _, groups in played for group in groups])
         job.over()
@@ -336,7 +339,7 @@ class MultiTurnRLEvaluator:
         serving = self.config.serving_temperature
         return [(0.0, 1), (serving, group_size)] if serving > 0 else [(0.0, group_size)]
 
-    async def _loaded(self, policy: Policy, job: Job, room: Parts | Baseline, extra: Mapping[str, Weights]) -> _Player:
+    async def _loaded(self, policy: Policy, job: Job, room: Parts | Baseline) -> _Player:
         """The recipe's model with a policy's weights. Raises DataError for weights that are damaged or of another model."""
 
         assert isinstance(room, Parts) and self._trainer is not None, "a policy with weights needs the model"  # noqa: PT018
@@ -344,8 +347,6 @@ class MultiTurnRLEvaluator:
         match policy.kind:
             case PolicyKind.BASE:
                 weights, version = room.initial_weights, 0
-            case PolicyKind.GIVEN:
-                weights = extra[policy.name]
             case _:
                 checkpoint, weights = _newest_weights(policy, job, room.policy)
                 version = int(checkpoint.name) if checkpoint.name.isdigit() else 0
@@ -390,7 +391,7 @@ def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path,
     from sparring.training import checkpoints
 
     checkpoint = Path(policy.source)
-    is_newest = policy.name != WARM_START.replace("_", " ") and run_and_step(policy.name)[1] is None
+    is_newest = policy.name not in ("warm start", "warm start continued") and run_and_step(policy.name)[1] is None
     while True:
         try:
             return checkpoint, checkpoints.load_weights(checkpoint, model)

@@ -37,7 +37,9 @@ from sparring.computing import GivenUp, none_left
 from sparring.config import Config, load_config, untrainable
 from sparring.detectors import Watch
 from sparring.errors import GateError, UsageError
+from sparring.evaluation.claim import Claim
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
+from sparring.evaluation.of_run import claim_of_run
 from sparring.evaluation.report import FORMAT
 from sparring.faults import fault_point
 from sparring.findings import Finding, Severity
@@ -54,8 +56,8 @@ from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.run_folder import VOCABULARY, WARM_START
-from sparring.tracking.stored import RESUMED
+from sparring.tracking.run_folder import CONTINUED, VOCABULARY, WARM_START
+from sparring.tracking.stored import RESUMED, read_metrics
 from sparring.training import checkpoints
 from sparring.types import Sampling, TrajectoryGroup, Weights
 from sparring.warm_start import warm_start
@@ -74,6 +76,11 @@ class TrainResult:
     validations: Mapping[int, Evaluation]
     train_seconds: float
     """Wall time of the RL steps, validation included."""
+
+    @property
+    def claim(self) -> Claim:
+        """What the run's evaluations show so far: without a held-out one, its validations."""
+        return claim_of_run(RunFolder(self.run))
 
 
 @final
@@ -198,13 +205,14 @@ class MultiTurnRLTrainer:
         await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
         await self._freeze(parts, folder)
 
-    def continue_warm_start(self, seconds: float) -> Weights:
-        """A control for RL: the warm start continued on the same demonstrations for this long, optimizer fresh; blocks.
+    def continue_warm_start(self) -> Path:
+        """A control for RL: the warm start continued on the same demonstrations for as long as the run's steps took, optimizer
+        fresh; blocks. Returns where it is kept, `controls/warm_start_continued`.
 
         The learner holds these weights afterwards. Raises UsageError for a recipe without warm start.
         """
         refuse_training(self.config, folder_of(self.recipe))
-        return background.submit(self._continue_warm_start(seconds)).result()
+        return background.submit(self._continue_warm_start()).result()
 
     @property
     def parts(self) -> Parts:
@@ -553,20 +561,27 @@ class MultiTurnRLTrainer:
         for engine in parts.frozen_by_warm_start:
             await engine.load_weights(weights, version=0)
 
-    async def _continue_warm_start(self, seconds: float) -> Weights:
+    async def _continue_warm_start(self) -> Path:
         section, parts, folder = self.config.warm_start, self._parts, self.folder
         if section is None or parts is None or folder is None:
             raise UsageError("there is no warm start to continue: train a recipe that has [warm_start] first.")
+        numbers = folder.path / "metrics.jsonl"
+        metrics = read_metrics(numbers)[0] if numbers.is_file() else {}
+        seconds = sum(one.get("timing_s/step", 0.0) + one.get("timing_s/eval", 0.0) for one in metrics.values())
+        if not seconds:
+            raise UsageError(f"{folder.path} has trained no step, so there is no time to continue its warm start for.")
         parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
         conversations = await asyncio.to_thread(
             demonstrations, parts, section.num_demonstrations, section.demonstrations
         )
         with self._console.phase(f"control: the warm start continued for {seconds:.0f} s"):
-            await warm_start(
+            steps = await warm_start(
                 parts.learner, conversations, steps=sys.maxsize, batch_size=section.batch_size,
                 learning_rate=section.learning_rate, seed=self.config.run.seed + 1, max_seconds=seconds,
             )  # fmt: skip
-        return parts.learner.export_weights()
+        state = await asyncio.to_thread(parts.learner.export_state)
+        about = {"step": 0, "supervised_steps": steps, "seconds": seconds}
+        return await asyncio.to_thread(checkpoints.save, folder.controls, CONTINUED, state, about)
 
     async def _validate(self, parts: Parts, step: int, tracker: Tracker) -> Evaluation:
         section = self.config.evaluation

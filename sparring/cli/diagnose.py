@@ -81,6 +81,8 @@ def _show(found: Diagnosis) -> None:
     from sparring.diagnosis.proposal import overrides
 
     say(found.headline)
+    if found.claim is not None:
+        say(f"evaluated: {' '.join(found.claim.lines())}")
     if found.findings:
         rows = [
             [

@@ -28,7 +28,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="POLICY",
-            help="Who plays; may be repeated: base, warm_start, tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
+            help="Who plays; may be repeated: base, warm_start, "
+            "warm_start_continued (imitation for as long), tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
             "script:MODULE:FUNCTION, openai:MODEL@URL. By default base, warm start and tuned.",
         ),
     ] = None,
@@ -135,17 +136,24 @@ def _compare_runs(sources: Sequence[str], picture: Path, as_json: bool) -> None:
     Console().table(*across_table(compared.rows))
     for line in notes([row.evaluation for row in compared.rows], []):
         say(line)
+    for runs, claim in compared.claims:
+        say(f"{', '.join(runs)}: {' '.join(claim.lines())}")
     say(f"the picture is {picture}")
 
 
 def _show_report(report: EvaluationReport, prices: Mapping[str, float], as_json: bool) -> None:
+    from sparring.evaluation.of_run import claim_of_report
+
     here = Path.cwd()
     path = report.path.relative_to(here) if report.path.is_relative_to(here) else report.path
+    claim = claim_of_report(report)
     if as_json:
-        print_json({"path": str(path), **report.as_json(prices)})
+        print_json({"path": str(path), **report.as_json(prices), "claim": claim.as_json()})
         return
     title = "held-out tasks" if report.rescored is None else f"{report.rescored['episodes']}, judged anew"
     show_evaluations(report.evaluations, report.comparisons, title=title)
+    for line in claim.lines():
+        say(line)
     for endpoint in report.endpoints:
         say(endpoint.summary(prices))
     say(f"every task is in {path}")

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def show_evaluations(
     evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison], *, title: str = "held-out tasks"
 ) -> None:
-    from sparring.evaluation.tables import comparison_table, notes, pass_table, result_table
+    from sparring.evaluation.tables import comparison_table, notes, outcome_table, pass_table, result_table
 
     console = Console()
     console.table(*result_table(evaluations, title=title))
-    for table in (pass_table(evaluations), comparison_table(evaluations, comparisons)):
+    for table in (outcome_table(evaluations), pass_table(evaluations), comparison_table(evaluations, comparisons)):
         if table is not None:
             console.table(*table)
     for line in notes(evaluations, comparisons):

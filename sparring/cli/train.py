@@ -164,10 +164,19 @@ def _report_training(result: Any, as_json: bool) -> None:
     if as_json:
         validations = {str(step): evaluation.as_json() for step, evaluation in result.validations.items()}
         shown = {"run": str(result.run), "status": result.status, "step": result.step}
-        print_json({**shown, "train_seconds": result.train_seconds, "validations": validations})
+        print_json(
+            {
+                **shown,
+                "train_seconds": result.train_seconds,
+                "validations": validations,
+                "claim": result.claim.as_json(),
+            }
+        )
         return
     if result.validations:
         show_evaluations(list(result.validations.values()), [], title="validation")
+    for line in result.claim.lines():
+        say(line)
     say(f"next: sparring eval {shlex.quote(str(result.run))}")
 
 

@@ -12,6 +12,7 @@ from sparring.diagnosis.course import STALL_STEPS, thirds
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.proposal import overrides
 from sparring.diagnosis.registry import SYMPTOMS, Symptom
+from sparring.evaluation.claim import Claim
 from sparring.findings import Finding, Severity
 from sparring.logs import get_logger
 from sparring.types import Json
@@ -131,6 +132,8 @@ class Diagnosis:
     """What detectors said while it trained and does not hold any more."""
     course: Mapping[str, Json]
     """Reward, score and validation, at first and now."""
+    claim: Claim | None = None
+    """What the evaluations show; None where they were not read."""
 
     @property
     def first(self) -> Finding | None:
@@ -145,6 +148,7 @@ class Diagnosis:
             "course": dict(self.course), "findings": [one.as_json() for one in self.findings],
             "silenced": [{"rule": one.finding.rule, "by": one.by, "symptom": one.finding.symptom} for one in self.silenced],
             "past": [one.as_json() for one in self.past],
+            "claim": None if self.claim is None else self.claim.as_json(),
         }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from sparring.diagnosis.diagnose import Diagnosis, diagnosed
 from sparring.diagnosis.observed import Lineage, Observed, Progress
 from sparring.errors import DataError
+from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding
 from sparring.history import History, read_history
 from sparring.ledger.attempts import count_attempts
@@ -22,7 +23,7 @@ UNDER_WAY = ("running", "paused", "interrupted")
 def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     """The diagnosis of a stored run, or of one under way, from its files alone. Raises DataError for a folder that is no run,
     for a run that trains nothing, and for damaged files."""
-    return diagnosed(str(run), observe(run, clock=clock))
+    return replace(diagnosed(str(run), observe(run, clock=clock)), claim=claim_of_run(RunFolder(run)))
 
 
 def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: bool = True) -> Observed:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sparring.errors import DataError
+from sparring.evaluation.claim import Claim
 from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation, interval_json
+from sparring.evaluation.of_run import claims_of_runs
 from sparring.evaluation.policies import run_and_step, run_path
 from sparring.evaluation.report import read_report
 from sparring.evaluation.rescoring import newest
@@ -44,6 +46,8 @@ class AcrossRuns:
     rows: tuple[Compared, ...]
     curves: dict[str, tuple[Evaluation, ...]]
     """By run, in the order of steps."""
+    claims: tuple[tuple[tuple[str, ...], Claim], ...] = ()
+    """What runs show that are named as a whole; those that differ in their seed alone together."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -52,6 +56,7 @@ class AcrossRuns:
                 run: [{"step": one.policy_version, "success": interval_json(one.success)} for one in curve]
                 for run, curve in self.curves.items()
             },
+            "claims": [{"runs": list(runs), **claim.as_json()} for runs, claim in self.claims],
         }
 
 
@@ -67,7 +72,12 @@ def across_runs(sources: Sequence[str]) -> AcrossRuns:
     # A run of which two checkpoints are named has one curve.
     runs = dict.fromkeys(_run(source) for source in sources if not source.endswith(".json"))
     curves = {run: _validations(RunFolder(Path(run))) for run in runs}
-    return AcrossRuns(rows=tuple(rows), curves={name: curve for name, curve in curves.items() if curve})
+    whole = [source for source in sources if not source.endswith(".json") and run_and_step(source)[1] is None]
+    families = claims_of_runs(RunFolder(run_path(source)) for source in dict.fromkeys(whole))
+    return AcrossRuns(
+        rows=tuple(rows), curves={name: curve for name, curve in curves.items() if curve},
+        claims=tuple((tuple(str(run.path) for run in runs), claim) for runs, claim in families),
+    )  # fmt: skip
 
 
 def _run(source: str) -> str:

@@ -14,7 +14,7 @@ from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.statistics import Interval, mean_interval, pass_at_k, pass_power_k
 from sparring.rollouts import Collector, GroupPlan
-from sparring.rollouts.metrics import logprob_metrics, refusals_of, score_part_means
+from sparring.rollouts.metrics import logprob_metrics, outcome_shares, refusals_of, score_part_means
 from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
 
 
@@ -81,6 +81,12 @@ class Evaluation:
     def lost_share(self) -> float:
         """Of the episodes that were planned."""
         return self.num_lost / (self.num_lost + sum(self.samples))
+
+    @property
+    def outcomes(self) -> dict[Outcome, float]:
+        """Shares of all episodes, lost ones among them, by how they ended. Empty in files of versions that did not keep them."""
+        known = {name.rpartition("/outcome/")[2]: share for name, share in self.metrics.items() if "/outcome/" in name}
+        return {outcome: known[outcome] for outcome in Outcome if outcome in known}
 
     @property
     def success_bounds(self) -> Bounds:
@@ -307,6 +313,7 @@ def summarize(
             f"{prefix}/logprob/{name.rpartition('/')[2]}": value
             for name, value in logprob_metrics(everything, num_groups=len(known)).items()
         },
+        **{f"{prefix}/outcome/{outcome}": share for outcome, share in outcome_shares(groups).items()},
         f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
         f"{prefix}/client_errors": float(sum(g.num_client_errors for g in groups)),
         f"{prefix}/unrewarded": float(sum(g.num_unrewarded for g in groups)),

@@ -14,7 +14,8 @@ from sparring.tracking import RunFolder
 from sparring.training.checkpoint_files import best, name_of, newest, numbered, verify
 
 SPELLINGS = (
-    "base, warm_start, tuned (the newest checkpoint), @STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of "
+    "base, warm_start, warm_start_continued (imitation for as long as RL took), "
+    "tuned (the newest checkpoint), @STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of "
     "another run), expert, "
     "constant:TEXT, script:MODULE:FUNCTION, script:FILE.jsonl, openai:MODEL@URL"
 )
@@ -29,8 +30,6 @@ class PolicyKind(StrEnum):
 
     BASE = "base"
     CHECKPOINT = "checkpoint"
-    GIVEN = "given"
-    """Weights that only this process has."""
     EXPERT = "expert"
     CONSTANT = "constant"
     SCRIPT = "script"
@@ -39,7 +38,7 @@ class PolicyKind(StrEnum):
     """What `[engine]` of the recipe names."""
 
 
-HAS_WEIGHTS = frozenset({PolicyKind.BASE, PolicyKind.CHECKPOINT, PolicyKind.GIVEN})
+HAS_WEIGHTS = frozenset({PolicyKind.BASE, PolicyKind.CHECKPOINT})
 """Those that the recipe's model plays."""
 
 
@@ -70,7 +69,7 @@ def read_policy(text: str) -> Policy:
     match kind:
         case "base" | "expert" if not rest:
             return Policy(name=text, kind=PolicyKind(text))
-        case "warm_start" | "tuned" if not rest:
+        case "warm_start" | "warm_start_continued" | "tuned" if not rest:
             return Policy(name=text.replace("_", " "), kind=PolicyKind.CHECKPOINT, source=text)
         case "constant" | "script" if rest:
             return Policy(name=text, kind=PolicyKind(kind), source=rest)

@@ -31,6 +31,8 @@ class EvaluationReport:
     findings: tuple[Finding, ...] = ()
     """What was found while it was played: that lost episodes gather."""
     endpoints: tuple[EndpointUsage, ...] = ()
+    seen_in_training: int = 0
+    """How many of the held-out tasks stand in the training split, word for word."""
     """What endpoints were asked for it: policies, judges, simulated users."""
 
     def as_json(self, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -41,6 +43,7 @@ class EvaluationReport:
             "comparisons": [comparison.as_json() for comparison in self.comparisons],
             "findings": [finding.as_json() for finding in self.findings],
             "endpoints": [one.as_json(prices or {}) for one in self.endpoints],
+            "seen_in_training": self.seen_in_training,
         }
 
     def write(self, groups: Sequence[TrajectoryGroup]) -> None:
@@ -90,6 +93,7 @@ def read_report(path: Path) -> EvaluationReport:
             rescored=content.get("rescored"),
             findings=tuple(map(Finding.from_json, content.get("findings", ()))),
             endpoints=tuple(EndpointUsage.from_json(one) for one in content.get("endpoints", ())),
+            seen_in_training=content.get("seen_in_training", 0),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: {error!r}; this is no evaluation as `sparring` writes them.") from error

@@ -67,10 +67,12 @@ def rescore(
         scored = summarize(groups, row, judge=judge, seconds=seconds, prefix=prefix)
         # A task of which all episodes were lost is in no stored trajectory.
         evaluations.append(replace(scored, lost={**row.lost, **scored.lost}))
+    original = _report(run, name)
     report = EvaluationReport(
         evaluations=tuple(evaluations), comparisons=comparisons(evaluations),
         path=rescored, rescored={"episodes": name, "scorer": scorer},
         endpoints=tuple(read_usage(run.path, during=rescored.stem)),
+        seen_in_training=0 if original is None else original.seen_in_training,
     )  # fmt: skip
     report.write(played)
     return report
@@ -106,8 +108,8 @@ async def _judged(
 def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list[Row]:
     """What was played: the rows of a held-out evaluation, else one of all that is in the file."""
     split, _, number = name.rpartition("-")
-    if split in ("held_out", "rescored"):
-        report = read_report(run.evaluations / f"{split}-{int(number):03}.json")
+    report = _report(run, name)
+    if report is not None:
         return [_row(one) for one in report.evaluations]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     if not turns:
@@ -117,6 +119,14 @@ def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list
         temperature=turns[0].sampling.temperature, group_size=1 + max(one.attempt for one in trajectories),
     )  # fmt: skip
     return [row]
+
+
+def _report(run: RunFolder, name: str) -> EvaluationReport | None:
+    """None of episodes of training or validation."""
+    split, _, number = name.rpartition("-")
+    if split not in ("held_out", "rescored"):
+        return None
+    return read_report(run.evaluations / f"{split}-{int(number):03}.json")
 
 
 def _row(evaluation: Evaluation) -> Row:

@@ -10,6 +10,7 @@ from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.evaluation import Evaluation
 from sparring.tracking.console import interval
 from sparring.tracking.refused import refused_reasons
+from sparring.types import Outcome
 
 Table: TypeAlias = tuple[str, list[str], list[list[object]]]
 
@@ -38,6 +39,28 @@ def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
     shared = [*(settings if len(settings) == 1 else ()), *(f"{size} episodes" for size in sizes if len(sizes) == 1)]
     said = ", ".join([title, *shared, f"judged by {_judges(evaluations)}"])
     return f"{said} (95 % intervals in brackets)", columns, rows
+
+
+def outcome_table(evaluations: Sequence[Evaluation]) -> Table:
+    """How episodes ended, beside success: whether a policy answers wrongly, or does not come to an answer."""
+    rows: list[list[object]] = []
+    for one in evaluations:
+        known = one.outcomes
+        ended = ["" if outcome not in known else _share(known[outcome]) for outcome in BUDGETS]
+        completion = _share(sum(one.completions) / len(one.completions))
+        rows.append([one.name, one.setting, f"{one.success.mean:.2f}", completion, *ended, _share(one.lost_share)])
+    return (
+        "how episodes ended",
+        ["policy", "sampled", "success", "completion", *(outcome.value for outcome in BUDGETS), "lost"],
+        rows,
+    )
+
+
+BUDGETS = (Outcome.MAX_TURNS, Outcome.MAX_TOKENS, Outcome.POLICY_ERROR)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
 
 
 BOUNDS_COLUMNS = ["lost", "success, lost as wrong to right", "score likewise"]

@@ -24,11 +24,12 @@ from sparring.algorithms.credit import TurnAdvantages, credit
 from sparring.config import Config
 from sparring.errors import DataError
 from sparring.evaluation.agreement import Disagreement, agreement
+from sparring.evaluation.of_run import content_of
 from sparring.pages import data_text
 from sparring.report.reading import Record
 from sparring.tracking.spans import turn_places
 from sparring.tracking.stored import read_trajectories
-from sparring.types import Json, Message, Outcome, StopReason, Task, Trajectory, TrajectoryGroup, Turn
+from sparring.types import Json, Message, Outcome, StopReason, Trajectory, TrajectoryGroup, Turn
 
 MAX_BYTES = 9 * 2**20
 """Of the conversations of all episodes in a page."""
@@ -102,7 +103,7 @@ def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int
                     policy=policies.index(_policy(one, split)), num_bytes=len(content.encode()),
                 )
             )  # fmt: skip
-            digests[split].setdefault(one.task.id, _digest(one.task))
+            digests[split].setdefault(one.task.id, content_of(one.task))
     chosen = _chosen(known, max_bytes)
     tokens = _Tokens(record.vocabulary, max_token_bytes)
     shown: dict[str, Json] = {}
@@ -149,10 +150,6 @@ def _is_right(one: Trajectory, record: Record) -> bool | None:
 
 def _failed(one: Trajectory, record: Record) -> bool:
     return one.outcome is not Outcome.FINISHED or not _is_right(one, record)
-
-
-def _digest(task: Task) -> str:
-    return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
 
 
 def _seen_in_training(digests: Mapping[str, Mapping[str, str]]) -> int:

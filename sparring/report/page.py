@@ -13,6 +13,7 @@ from sparring.config import resolved_toml
 from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.proposal import overrides
 from sparring.errors import UsageError
+from sparring.evaluation.claim import Rise
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
 from sparring.findings import Finding
@@ -22,7 +23,7 @@ from sparring.report.cost import cost_section
 from sparring.report.curves import charts, legend, numbered_findings, svg
 from sparring.report.episodes import LOGPROB_UNITS, Episodes, episodes
 from sparring.report.reading import LAST_STEPS, Record, read_run
-from sparring.report.verdict import Rise, State, Verdict, verdict, worst_first
+from sparring.report.verdict import State, Verdict, verdict, worst_first
 from sparring.types import Json, Outcome
 
 SYMBOLS = {State.GOOD: "✓", State.UNKNOWN: "?", State.DOUBT: "!", State.BAD: "✗"}
@@ -167,12 +168,11 @@ def _verdict_section(said: Verdict) -> str:
 
 
 def _rise(said: Verdict) -> str:
-    kind = "held-out success" if said.is_held_out else "validation success"
-    rows = [one for one in (said.before, said.after) if one is not None]
+    kind = "Held-out success" if said.is_held_out else "Validation success"
+    controls = [one.before for one in reversed(said.claim.against)]
+    rows = [one for one in (*controls, said.after) if one is not None]
     if not rows:
-        return (
-            f"<h3>Did {kind} rise?</h3><p>Nothing was played: <code>sparring eval RUN</code> plays held-out tasks.</p>"
-        )
+        return f"<h3>{kind}</h3><p>Nothing was played: <code>sparring eval RUN</code> plays held-out tasks.</p>"
     bars = "".join(_bar(one.name, one.success) for one in rows)
     beside = "".join(
         f"<li>{text(one.name)}: {_percent(fmean(one.completions))} finished by themselves, reward {fmean(one.rewards):.3g}, "
@@ -180,7 +180,8 @@ def _rise(said: Verdict) -> str:
         for one in rows
     )
     beside = f'<ul class="faint plain">{beside}</ul>'
-    return f'<h3>Did {kind} rise?</h3>{_difference(said, rows)}<div class="bars">{bars}</div>{beside}'
+    title = f"<h3>{kind}, from the strongest control to the tuned policy</h3>" if controls else f"<h3>{kind}</h3>"
+    return f'{title}{_difference(said, rows)}<div class="bars">{bars}</div>{beside}'
 
 
 def _difference(said: Verdict, rows: Sequence[Evaluation]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import Any
 from sparring.config import Config
 from sparring.diagnosis import Diagnosis, diagnose
 from sparring.errors import DataError
+from sparring.evaluation.claim import Claim
 from sparring.evaluation.evaluation import Evaluation
-from sparring.evaluation.report import EvaluationReport, read_report
+from sparring.evaluation.of_run import claim_of_run, evaluated
+from sparring.evaluation.report import EvaluationReport
 from sparring.findings import Finding
 from sparring.tracking import RunFolder
 from sparring.tracking.run_folder import MANIFEST, VOCABULARY
@@ -44,6 +45,8 @@ class Record:
     """The newest that compares policies; the newest of all where none does."""
     validations: Mapping[int, Evaluation]
     """By step, in order."""
+    claim: Claim
+    """What these evaluations show."""
     vocabulary: Sequence[str] | None
     """What each token id stands for; None in runs that did not keep it."""
     unread: tuple[str, ...]
@@ -92,6 +95,9 @@ def read_run(path: Path) -> Record:
     numbers = path / "metrics.jsonl"
     metrics, resumed_after = read_metrics(numbers) if numbers.is_file() else ({}, ())
     config = folder.config()
+    evaluations = evaluated(folder)
+    claim = claim_of_run(folder, evaluations)
+    unread += evaluations.unread
     return Record(
         path=path,
         config=config,
@@ -99,12 +105,14 @@ def read_run(path: Path) -> Record:
         status=folder.status(),
         metrics=metrics,
         resumed_after=resumed_after,
-        findings=tuple(
-            {(one.rule, one.severity, one.step): one for one in _findings(path / "findings.jsonl")}.values()
+        findings=(
+            *{(one.rule, one.severity, one.step): one for one in _findings(path / "findings.jsonl")}.values(),
+            *claim.findings,
         ),
         diagnosis=diagnose(path) if config.is_trainable else None,
-        held_out=_held_out(folder.evaluations, unread),
-        validations=_validations(folder.evaluations, unread),
+        held_out=evaluations.held_out,
+        validations=evaluations.validations,
+        claim=claim,
         vocabulary=_vocabulary(path / VOCABULARY, unread),
         unread=tuple(unread),
     )
@@ -116,31 +124,6 @@ def _findings(path: Path) -> Iterator[Finding]:
             yield Finding.from_json(row)
         except (LookupError, TypeError, ValueError) as error:
             raise DataError(f"{where}: {error!r}; this is no finding as `sparring` writes them.") from error
-
-
-def _held_out(folder: Path, unread: list[str]) -> EvaluationReport | None:
-    paths = [path for _, path in sorted(_numbered(folder, "held_out"), reverse=True)]
-    reports = [report for path in paths if (report := _evaluation(path, unread)) is not None]
-    return next((report for report in reports if report.comparisons), reports[0] if reports else None)
-
-
-def _validations(folder: Path, unread: list[str]) -> dict[int, Evaluation]:
-    read = ((step, _evaluation(path, unread)) for step, path in sorted(_numbered(folder, "validation")))
-    return {step: report.evaluations[0] for step, report in read if report is not None}
-
-
-def _numbered(folder: Path, stem: str) -> list[tuple[int, Path]]:
-    pattern = re.compile(rf"{stem}-(\d+)\.json")
-    found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
-    return [(int(match[1]), path) for match, path in found if match]
-
-
-def _evaluation(path: Path, unread: list[str]) -> EvaluationReport | None:
-    try:
-        return read_report(path)
-    except DataError as error:
-        unread.append(str(error))
-        return None
 
 
 def _manifest(path: Path, unread: list[str]) -> Mapping[str, Any]:

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sparring.evaluation.comparison import Comparison, compare
+from sparring.evaluation.claim import FEW_TASKS, MOST_LOST, Against, Claim, Rise
+from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.evaluation import Evaluation, interval_json
+from sparring.evaluation.of_run import Evaluated, claim_of_run
 from sparring.findings import Finding, Severity
 from sparring.report.reading import Record
+from sparring.tracking import RunFolder
 from sparring.tracking.refused import refused_reasons
 from sparring.types import Json
 
-MOST_LOST = 0.01
-"""Share of episodes that may be lost before a number is in doubt."""
 MANY_PAID = 0.05
 """Share of episodes that are paid although wrong from which on a reward is not one for being right."""
 MOST_REASONS = 5
 """Reasons of refused requests that are named."""
-FEW_TASKS = 20
-"""Below, an interval says little."""
-SIGNIFICANT = 0.05
 ADVICE = ("budgets.", "foothold.", "prompt.")
 """Checks before training whose warnings are about how well a recipe trains, not about what its numbers mean."""
 
@@ -36,15 +34,6 @@ class State(StrEnum):
     """Nothing was measured that could say."""
     DOUBT = "doubt"
     BAD = "bad"
-
-
-class Rise(StrEnum):
-    """Whether held-out success rose."""
-
-    ROSE = "rose"
-    FELL = "fell"
-    NOT_SHOWN = "not shown"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +50,10 @@ class Look:
 class Verdict:
     """The first screen."""
 
-    rise: Rise
-    before: Evaluation | None
+    claim: Claim
+    """What the evaluations show."""
     after: Evaluation | None
-    comparison: Comparison | None
-    """Of these two."""
+    """The policy that it is about; the last that was evaluated where none was trained."""
     is_held_out: bool
     """False: only validations are there, which every choice during training may have been made by."""
     looks: tuple[Look, ...]
@@ -77,30 +65,36 @@ class Verdict:
         return State.BAD if State.BAD in states else State.DOUBT if State.DOUBT in states else State.GOOD
 
     @property
+    def rise(self) -> Rise:
+        """Against the strongest control."""
+        return self.claim.rise
+
+    @property
+    def before(self) -> Evaluation | None:
+        """The strongest control."""
+        return None if self.claim.strongest is None else self.claim.strongest.before
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Of these two."""
+        return None if self.claim.strongest is None else self.claim.strongest.comparison
+
+    @property
     def headline(self) -> str:
-        """Both answers in one sentence."""
+        """What may be claimed, and whether anything speaks against the numbers."""
+        if self.after is None:
+            return self.claim.headline
         num = sum(look.state in (State.DOUBT, State.BAD) for look in self.looks)
-        reasons = _count(num, "reason")
-        match self.rise, self.trust:
-            case Rise.UNKNOWN, _:
-                return "Whether it got better is not known yet."
-            case Rise.NOT_SHOWN, State.GOOD:
-                return "No improvement is shown."
-            case Rise.NOT_SHOWN, _:
-                return f"No improvement is shown, with {reasons} to look closer."
-            case Rise.FELL, State.GOOD:
-                return "It got worse."
-            case Rise.FELL, _:
-                return f"It got worse, with {reasons} to look closer."
-            case _, State.GOOD:
-                return "It got better, and nothing found speaks against the numbers."
-            case _, State.DOUBT:
-                return f"The numbers got better; {reasons} to look before you trust them."
-        return f"The numbers got better, but do not trust them: {reasons} below."
+        match self.trust:
+            case State.BAD:
+                return f"{self.claim.headline} Do not trust these numbers: {_count(num, 'reason')} below."
+            case State.DOUBT:
+                return f"{self.claim.headline} Look closer, for {_count(num, 'reason')}."
+        return self.claim.headline
 
     def as_json(self) -> dict[str, Json]:
         return {
-            "rise": self.rise.value,
+            **self.claim.as_json(),
             "trust": self.trust.value,
             "headline": self.headline,
             "held_out": self.is_held_out,
@@ -113,57 +107,23 @@ class Verdict:
 
 def verdict(record: Record, *, seen_in_training: int) -> Verdict:
     """`seen_in_training`: how many of the tasks that the verdict is about were trained on."""
-    before, after, comparison, is_held_out = _compared(record)
-    return Verdict(
-        rise=_rise(comparison),
-        before=before,
-        after=after,
-        comparison=comparison,
-        is_held_out=is_held_out,
-        looks=tuple(_looks(record, after, comparison, is_held_out=is_held_out, seen_in_training=seen_in_training)),
-    )
-
-
-def _compared(record: Record) -> tuple[Evaluation | None, Evaluation | None, Comparison | None, bool]:
-    """What the verdict is about: the policy that RL began from and the tuned one, greedy where both were played so."""
-    report = record.held_out
-    if report is not None:
-        by_label = {one.label: one for one in report.evaluations}
-        pairs = [
-            (by_label[one.before], by_label[one.after], one) for one in report.comparisons if one.before in by_label
-        ]
-        if pairs:
-            before, after, comparison = min(pairs, key=lambda pair: (_origin(pair[0]), pair[1].temperature or 0.0))
-            return before, after, comparison, True
-        return None, report.evaluations[-1], None, True
-    steps = list(record.validations)
-    if len(steps) < 2:
-        return None, next(iter(record.validations.values()), None), None, False
-    before, after = record.validations[steps[0]], record.validations[steps[-1]]
-    shared = not set(before.task_ids).isdisjoint(after.task_ids)
-    return before, after, compare(before, after) if shared else None, False
-
-
-def _origin(one: Evaluation) -> int:
-    """The nearer to where RL began, the smaller."""
-    names = ("warm start", "base")
-    return names.index(one.name) if one.name in names else len(names)
-
-
-def _rise(comparison: Comparison | None) -> Rise:
-    if comparison is None:
-        return Rise.UNKNOWN
-    if comparison.p_value < SIGNIFICANT and comparison.difference.low > 0:
-        return Rise.ROSE
-    if comparison.p_value < SIGNIFICANT and comparison.difference.high < 0:
-        return Rise.FELL
-    return Rise.NOT_SHOWN
+    report, is_held_out = record.held_out, record.held_out is not None
+    claim = record.claim
+    if seen_in_training and is_held_out:
+        found = Evaluated(held_out=report, validations=record.validations)
+        claim = claim_of_run(RunFolder(record.path), found, seen_in_training=seen_in_training)
+    after = claim.tuned
+    if after is None and report is not None:
+        after = report.evaluations[-1]
+    looks = _looks(record, claim, after, is_held_out=is_held_out, seen_in_training=seen_in_training)
+    return Verdict(claim=claim, after=after, is_held_out=is_held_out, looks=tuple(looks))
 
 
 def _looks(
-    record: Record, after: Evaluation | None, comparison: Comparison | None, *, is_held_out: bool, seen_in_training: int
+    record: Record, claim: Claim, after: Evaluation | None, *, is_held_out: bool, seen_in_training: int
 ) -> Iterator[Look]:
-    yield _tasks(after, comparison, is_held_out=is_held_out, seen_in_training=seen_in_training)
+    yield from _limits(claim)
+    yield _tasks(after, claim.strongest, is_held_out=is_held_out, seen_in_training=seen_in_training)
     if after is not None:
         yield _judge(after)
         yield _agreement(after, "held out" if is_held_out else "validation")
@@ -178,13 +138,19 @@ def _looks(
     if after is not None:
         yield from _lost(after)
         yield from _newer_policy(record, after)
-    yield from _settings(record, comparison)
     yield from _status(record)
 
 
-def _tasks(
-    after: Evaluation | None, comparison: Comparison | None, *, is_held_out: bool, seen_in_training: int
-) -> Look:
+def _limits(claim: Claim) -> Iterator[Look]:
+    """What the headline leaves out; what puts it in doubt has a look of its own."""
+    if claim.against or claim.tuned is not None:
+        is_doubtful = any(one.severity is not Severity.NOTE for one in claim.findings)
+        said = " ".join(claim.limits) or "Every control that was evaluated is in the headline."
+        state = State.DOUBT if is_doubtful else State.UNKNOWN if claim.limits else State.GOOD
+        yield Look(name="What the claim leaves open", state=state, said=said)
+
+
+def _tasks(after: Evaluation | None, strongest: Against | None, *, is_held_out: bool, seen_in_training: int) -> Look:
     name = "Tasks"
     if after is None:
         return Look(
@@ -203,8 +169,8 @@ def _tasks(
     if num < FEW_TASKS:
         said = f"Only {num} held-out tasks: even a large difference may be chance."
         return Look(name=name, state=State.DOUBT, said=said)
-    if comparison is not None and _rise(comparison) is Rise.NOT_SHOWN:
-        needed = comparison.tasks_needed
+    if strongest is not None and strongest.comparison is not None and strongest.rise is Rise.NOT_SHOWN:
+        needed = strongest.comparison.tasks_needed
         more = "" if needed is None or needed <= num else f" About {needed} tasks would tell a difference of this size."
         return Look(name=name, state=State.GOOD, said=f"{num} held-out tasks, none trained on.{more}")
     return Look(name=name, state=State.GOOD, said=f"{num} held-out tasks, none of them trained on.")
@@ -289,21 +255,6 @@ def _newer_policy(record: Record, after: Evaluation) -> Iterator[Look]:
     if after.policy_version is not None and after.policy_version < record.last_step:
         said = f"Step {after.policy_version} was evaluated; the run is at step {record.last_step} since."
         yield Look(name="Newest policy", state=State.DOUBT, said=said)
-
-
-def _settings(record: Record, comparison: Comparison | None) -> Iterator[Look]:
-    """Whether it got better greedily and sampled alike."""
-    report = record.held_out
-    if report is None or comparison is None:
-        return
-    by_label = {one.label: one for one in report.evaluations}
-    name = by_label[comparison.before].name
-    others = [one for one in report.comparisons if one is not comparison and one.before in by_label]
-    for other in others:
-        if by_label[other.before].name == name and {_rise(other), _rise(comparison)} >= {Rise.ROSE, Rise.FELL}:
-            setting = by_label[other.after].setting
-            said = f"Sampled at {setting} success {_rise(other).value}, against what the first numbers say."
-            yield Look(name="Other settings", state=State.DOUBT, said=said)
 
 
 def _status(record: Record) -> Iterator[Look]:

@@ -38,7 +38,8 @@ def rollout_metrics(
         **action_metrics(trajectories),
         **_silence_metrics([*groups, *replaced], success_threshold),
         "rollout/replaced_groups": float(len(replaced)),
-        **_outcome_metrics([*groups, *lost]),
+        **{f"rollout/outcome/{outcome}": share for outcome, share in outcome_shares([*groups, *lost]).items()},
+        "rollout/lost": float(sum(group.num_lost for group in [*groups, *lost])),
         **_refusal_metrics([*groups, *replaced, *lost]),
     }
 
@@ -136,17 +137,14 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _outcome_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """How the step's episodes ended, those among them that were lost."""
+def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
+    """Shares of the episodes, those among them that were lost, by how they ended."""
     outcomes = Counter(trajectory.outcome for group in groups for trajectory in group.trajectories)
     num_lost = sum(group.num_lost for group in groups)
     outcomes[Outcome.CLIENT_ERROR] = sum(group.num_client_errors for group in groups)
     outcomes[Outcome.REWARD_ERROR] = sum(group.num_unrewarded for group in groups)
     outcomes[Outcome.INFRASTRUCTURE_ERROR] = num_lost - outcomes[Outcome.CLIENT_ERROR] - outcomes[Outcome.REWARD_ERROR]
-    return {
-        **{f"rollout/outcome/{outcome}": outcomes[outcome] / outcomes.total() for outcome in Outcome},
-        "rollout/lost": float(num_lost),
-    }
+    return {outcome: outcomes[outcome] / outcomes.total() for outcome in Outcome}
 
 
 def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

@@ -43,6 +43,8 @@ VOCABULARY = "vocabulary.json"
 """What each token id of the model stands for, by id: for who reads the run without its tokenizer."""
 WARM_START = "warm_start"
 """Name of the checkpoint that RL starts from, beside the numbered ones."""
+CONTINUED = "warm_start_continued"
+"""Name of the control that goes on imitating for as long as RL took, among `controls`."""
 UNDER_WAY = ".part"
 """What the folder of an evaluation under way ends with."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
@@ -228,6 +230,11 @@ class RunFolder:
     @property
     def ledger(self) -> Path:
         return self.path / LEDGER
+
+    @property
+    def controls(self) -> Path:
+        """Checkpoints that no training goes on from."""
+        return self.path / "controls"
 
     @property
     def evaluations(self) -> Path:

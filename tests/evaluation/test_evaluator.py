@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,9 +23,12 @@ from typer.testing import CliRunner, Result
 
 from sparring.cli import app
 from sparring.errors import DataError
+from sparring.evaluation.claim import claim_of
 from sparring.ledger import Ledger, RolloutState
+from sparring.tracking import RunFolder
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
+from tests.evaluation.test_claim import table
 from tests.foreign import EXPERT, ExpertEndpoint, beside
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +71,56 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def endpoint() -> Iterator[str]:
     with beside(ExpertEndpoint(Path("upstream")).start) as served:
         yield served.base_url
+
+
+def commands(limits: list[str]) -> list[list[str]]:
+    """Those that a claim proposes."""
+    found = [text for limit in limits for text in re.findall(r"`(sparring [^`]+)`", limit)]
+    return [shlex.split(one)[1:] for one in found]
+
+
+def test_the_command_that_a_claim_proposes_plays_the_control_that_was_missing(trained: Path) -> None:
+    """The weights of imitation for as long are kept, so the second time plays the same."""
+    better = claim_of(table(("warm start", 10), ("tuned", 100)), run=str(trained), has_warm_start=True)
+    (proposed,) = commands(list(better.limits))
+    least = ["evaluation.eval_num_tasks=4", "--temperature", "1", "--json"]
+    rows = []
+    for _ in range(2):
+        result = sparring(*proposed, *least)
+        assert result.exit_code == 0, result.output
+        rows.append({one["name"]: one for one in json.loads(result.stdout)["evaluations"]})
+    assert list(rows[0]) == ["base", "warm start", "warm start continued", "tuned"]
+    kept = json.loads((trained / "controls" / "warm_start_continued" / "state.json").read_text())
+    assert kept["supervised_steps"] >= 1
+    prints = [one["warm start continued"]["fingerprint"] for one in rows]
+    assert prints[0] == prints[1] != rows[0]["warm start"]["fingerprint"]
+
+
+def test_the_control_with_random_rewards_is_trained_and_played_by_the_commands_that_a_claim_proposes(
+    tmp_path: Path,
+) -> None:
+    recipe = Path("toy/recipe.toml")
+    text = recipe.read_text()
+    begin = text.index("[warm_start]")
+    end = text.find("\n[", begin + 1)
+    recipe.write_text(text[:begin] + (text[end + 1 :] if end >= 0 else ""))
+    small = [one for one in SMALL if not one.startswith("warm_start")]
+    trainer = MultiTurnRLTrainer("toy", overrides=["schedule.max_steps=1", *small[1:]], quiet=True)
+    result = trainer.train()
+    assert result is not None
+    name, claim = str(result.run), evaluated(str(result.run), "--no-base")["claim"]
+    assert claim["claim"].endswith("not compared with any control.")
+    assert f"`sparring eval {name}` plays both" in " ".join(claim["limits"])
+    # What is proposed where the tuned policy beats base, its one control.
+    better = claim_of(
+        table(("base", 10), ("tuned", 100)), run=name, recipe=str(RunFolder(result.run).recipe),
+        runs=str(result.run.parent), has_warm_start=False,
+    )  # fmt: skip
+    train, play = commands(list(better.limits))
+    for command in ([*train, "--no-supervise"], play):
+        done = sparring(*command)
+        assert done.exit_code == 0, done.output
+    assert "random" in done.output
 
 
 def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_without_torch(endpoint: str) -> None:

@@ -69,10 +69,10 @@ def groups(episodes: Sequence[Trajectory]) -> list[TrajectoryGroup]:
 
 
 def evaluation(
-    name: str, episodes: Sequence[Trajectory], *, independence: Independence = "scorer", temperature: float = 0.0
+    name: str, episodes: Sequence[Trajectory], *, independence: Independence = "scorer", temperature: float | None = 0.0
 ) -> Evaluation:
     row = Row(
-        name=name, label=f"{name}-{temperature:g}", split="held_out", policy_version=2, fingerprint="f",
+        name=name, label=f"{name}-{temperature or 0:g}", split="held_out", policy_version=2, fingerprint="f",
         temperature=temperature, group_size=1,
     )  # fmt: skip
     judge = Judge(
@@ -86,9 +86,11 @@ def evaluation(
 class StoredRun:
     """A run of two steps at `path`, to which a test adds what it is about."""
 
-    def __init__(self, folder: Path, recipe: str = RECIPE) -> None:
+    def __init__(self, folder: Path, recipe: str = RECIPE, *, seed: int = 0) -> None:
         (folder / "recipe").mkdir()
-        (folder / "recipe" / "recipe.toml").write_text(f'[run]\nruns_dir = "{folder / "runs"}"\n{recipe}')
+        (folder / "recipe" / "recipe.toml").write_text(
+            f'[run]\nseed = {seed}\nruns_dir = "{folder / "runs"}"\n{recipe}'
+        )
         config = load_config(folder / "recipe" / "recipe.toml")
         self.folder = RunFolder.create(config, folder / "recipe" / "recipe.toml", name="stored")
         self.path = self.folder.path

@@ -37,7 +37,7 @@ def test_a_rise_that_an_independent_scorer_saw_and_nothing_speaks_against_is_tru
     # 21 of 30 tasks turn right: 27/30 - 6/30.
     assert one.comparison.difference.mean == pytest.approx(0.7)
     assert len(one.comparison.fixed) == 21
-    assert one.headline == "It got better, and nothing found speaks against the numbers."
+    assert one.headline == "One seed, greedily: better than the base model."
 
 
 def test_a_difference_of_one_task_is_no_rise_and_the_mirror_of_a_rise_is_a_fall(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_difference_of_one_task_is_no_rise_and_the_mirror_of_a_rise_is_a_fall(
     evaluated(run, HIGH, LOW)
     one = said(run)
     assert one.rise is Rise.FELL
-    assert one.headline == "It got worse."
+    assert one.headline == "One seed, greedily: worse than the base model."
 
 
 def test_a_wrong_answer_that_is_paid_is_a_doubt_and_more_than_one_in_twenty_bad(tmp_path: Path) -> None:
@@ -64,7 +64,9 @@ def test_a_wrong_answer_that_is_paid_is_a_doubt_and_more_than_one_in_twenty_bad(
     one = said(run)  # 2 of 30
     assert states(one)["Reward and scorer, held out"] is State.BAD
     assert one.trust is State.BAD
-    assert one.headline == "The numbers got better, but do not trust them: 1 reason below."
+    assert one.headline == (
+        "One seed, greedily: better than the base model. Do not trust these numbers: 1 reason below."
+    )
 
 
 def test_a_reward_that_judged_itself_is_bad_and_shared_code_a_doubt(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_findings_of_training_count_and_advice_before_it_does_not(tmp_path: Path
         evaluated(run, LOW, HIGH)
         one = said(run)
         assert states(one)["Findings"] is state
-        assert worst_first(one.looks)[0].state is (State.GOOD if state is State.GOOD else state)
+        assert worst_first(one.looks)[0].state is (State.UNKNOWN if state is State.GOOD else state)
 
 
 def test_a_warning_that_does_not_hold_any_more_counts_no_more_and_an_error_does(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_run_that_nothing_was_evaluated_of_is_unknown_and_one_that_failed_a_do
     one = said(run)
     assert (one.rise, states(one)["Status"]) == (Rise.UNKNOWN, State.DOUBT)
     assert "the disk is full" in next(look.said for look in one.looks if look.name == "Status")
-    assert one.headline == "Whether it got better is not known yet."
+    assert one.headline == "Nothing was evaluated, so it is not known whether it got better."
 
 
 def test_an_older_policy_few_tasks_and_lost_episodes_are_doubts(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""What a run's folder has of evaluations, and what they let one claim: the one place that reports, commands and results ask."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparring.config.recipe import tables
+from sparring.errors import DataError
+from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.report import EvaluationReport, read_report
+from sparring.tracking import RunFolder
+from sparring.types import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The evaluations of one run that a claim is about."""
+
+    held_out: EvaluationReport | None
+    """The newest that compares policies; the newest of all where none does."""
+    validations: Mapping[int, Evaluation]
+    """By step, in order."""
+    unread: tuple[str, ...] = ()
+    """Why some file is not in here."""
+
+
+def evaluated(run: RunFolder) -> Evaluated:
+    """From the files, which may be of an older version."""
+    unread: list[str] = []
+    paths = [path for _, path in sorted(_numbered(run.evaluations, "held_out"), reverse=True)]
+    reports = [report for path in paths if (report := _read(path, unread)) is not None]
+    read = [(step, _read(path, unread)) for step, path in sorted(_numbered(run.evaluations, "validation"))]
+    return Evaluated(
+        held_out=next((report for report in reports if report.comparisons), reports[0] if reports else None),
+        validations={step: report.evaluations[0] for step, report in read if report is not None},
+        unread=tuple(unread),
+    )
+
+
+def claim_of_run(run: RunFolder, found: Evaluated | None = None, *, seen_in_training: int = 0) -> Claim:
+    """What a run may claim. `found`: evaluations that were read already. `seen_in_training`: how many of the held-out tasks are
+    known to have been trained on, beside what the file has."""
+    found = found or evaluated(run)
+    name = _named(run.path)
+    if found.held_out is None:
+        return claim_of_validations(found.validations, run=name)
+    return claim_of(
+        found.held_out.evaluations, run=name, recipe=_named(run.recipe), runs=_named(run.path.parent),
+        has_warm_start=run.config().warm_start is not None,
+        seen_in_training=max(seen_in_training, found.held_out.seen_in_training),
+    )  # fmt: skip
+
+
+def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...], Claim]]:
+    """Runs that differ in their seed alone make one claim together."""
+    families: dict[str, dict[int, RunFolder]] = {}
+    for run in runs:
+        config = run.config()
+        settings = {name: section for name, section in tables(config).items() if name != "run"}
+        # The recipe's file has the seed; what else it has is in the settings.
+        code = {
+            name: digest
+            for name, digest in run.files().items()
+            if name != Path(str(run.manifest().get("recipe", ""))).name
+        }
+        key = json.dumps([settings, code], sort_keys=True, default=str)
+        if config.run.seed in families.get(key, {}):
+            key += str(run.path)  # the same once more, which is no other seed
+        families.setdefault(key, {})[config.run.seed] = run
+    return [
+        (tuple(family.values()), claim_over({seed: claim_of_run(run) for seed, run in sorted(family.items())}))
+        for family in families.values()
+    ]
+
+
+def claim_of_report(report: EvaluationReport) -> Claim:
+    """What one evaluation of a run shows."""
+    return claim_of_run(RunFolder(report.path.parent.parent), Evaluated(held_out=report, validations={}))
+
+
+def _named(path: Path) -> str:
+    """As a command spells it."""
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
+def content_of(task: Task) -> str:
+    """Equal for tasks that are the same word for word."""
+    return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
+
+
+def num_shared(tasks: Iterable[Task], others: Iterable[Task]) -> int:
+    """How many of `tasks` are among the others, word for word."""
+    known = set(map(content_of, others))
+    return sum(content_of(task) in known for task in tasks)
+
+
+def _numbered(folder: Path, stem: str) -> list[tuple[int, Path]]:
+    pattern = re.compile(rf"{stem}-(\d+)\.json")
+    found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    return [(int(match[1]), path) for match, path in found if match]
+
+
+def _read(path: Path, unread: list[str]) -> EvaluationReport | None:
+    try:
+        return read_report(path)
+    except DataError as error:
+        unread.append(str(error))
+        return None

@@ -1,0 +1,212 @@
+"""Scenarios and what may be claimed: every row of the table in docs/verdicts.md, built and compared word for word."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.independence import Independence
+from sparring.evaluation.of_run import claim_of_report, claims_of_runs, evaluated
+from sparring.evaluation.report import EvaluationReport, comparisons, read_report
+from sparring.report.reading import read_run
+from sparring.report.verdict import verdict
+from sparring.tracking import RunFolder
+from sparring.trainer import TrainResult
+from sparring.types import Outcome
+from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation
+
+DOCS = Path(__file__).parents[2] / "docs" / "verdicts.md"
+CONTINUED = "warm start continued"
+NUM = 100
+
+
+@cache
+def played(
+    name: str,
+    right: int,
+    *,
+    tasks: range = range(NUM),
+    lost: int = 0,
+    temperature: float | None = 1.0,
+    independence: Independence = "scorer",
+    wrong: tuple[Outcome, int] | None = None,
+) -> Evaluation:
+    """The first `right` of the tasks are right, the last `lost` are lost. `wrong`: how, and how many of, the wrong ones
+    ended otherwise than by themselves."""
+    ending, left = wrong or (Outcome.FINISHED, 0)
+    episodes = []
+    for place, task in enumerate(tasks[: len(tasks) - lost]):
+        outcome = ending if right <= place < right + left else Outcome.FINISHED
+        score = float(place < right)
+        episodes.append(episode(f"held_out/{name}@1/h{task}/0.0", reward=score, score=score, outcome=outcome))
+    one = evaluation(name, episodes, temperature=temperature, independence=independence)
+    if not lost:
+        return one
+    shares = {key: share * (len(tasks) - lost) / len(tasks) for key, share in one.metrics.items() if "/outcome/" in key}
+    shares["eval/outcome/infrastructure_error"] = lost / len(tasks)
+    return replace(one, lost={f"h{task}": 1 for task in tasks[len(tasks) - lost :]}, metrics={**one.metrics, **shares})
+
+
+def table(*rows: tuple[str, int], **options: object) -> list[Evaluation]:
+    return [played(name, right, **options) for name, right in rows]  # pyright: ignore[reportArgumentType]
+
+
+AS_GOOD = (("base", 0), ("warm start", 36), (CONTINUED, 98), ("tuned", 100))
+BEATEN = (("base", 0), ("warm start", 36), (CONTINUED, 50), ("tuned", 100))
+BETTER = (("base", 0), ("warm start", 36), (CONTINUED, 90), ("tuned", 60))
+
+
+def of(*evaluations: Evaluation, has_warm_start: bool = True, seen_in_training: int = 0) -> Claim:
+    return claim_of(evaluations, has_warm_start=has_warm_start, seen_in_training=seen_in_training)
+
+
+def graded_otherwise(one: Evaluation) -> Evaluation:
+    return replace(one, judge=replace(one.judge, scorer="environment:another"))
+
+
+SCENARIOS: Mapping[str, Callable[[], Claim]] = {
+    "imitation_as_good": lambda: of(*table(*AS_GOOD)),
+    "imitation_beaten": lambda: of(*table(*BEATEN)),
+    "imitation_better": lambda: of(*table(*BETTER)),
+    "imitation_equal": lambda: of(*table(("warm start", 36), (CONTINUED, 98), ("tuned", 98))),
+    "greedy_only": lambda: of(*table(*BEATEN, temperature=0.0)),
+    "no_control": lambda: of(played("tuned", 100)),
+    "expert_only": lambda: of(played("tuned", 50), played("expert", 100, temperature=None)),
+    "only_base": lambda: of(*table(("base", 10), ("tuned", 100)), has_warm_start=False),
+    "only_base_of_warm_start": lambda: of(*table(("base", 0), ("tuned", 100))),
+    "base_and_warm_start": lambda: of(*table(("base", 0), ("warm start", 36), ("tuned", 100))),
+    "random_rewards_as_good": lambda: of(*table(("base", 10), ("runs/random", 95), ("tuned", 97)), has_warm_start=False),
+    "constant_as_good": lambda: of(
+        played("base", 10), played("constant:no", 50, temperature=None), played("tuned", 50), has_warm_start=False
+    ),
+    "nothing_gained": lambda: of(*table(("base", 30), ("warm start", 36), ("tuned", 38))),
+    "worse_than_base": lambda: of(*table(("base", 36), ("tuned", 10)), has_warm_start=False),
+    "seeds_agree": lambda: claim_over({seed: of(*table(*BEATEN)) for seed in range(3)}),
+    "seeds_disagree": lambda: claim_over({s: of(*table(*(AS_GOOD if s == 1 else BEATEN))) for s in range(3)}),
+    "seeds_opposed": lambda: claim_over({s: of(*table(*(BETTER if s == 2 else BEATEN))) for s in range(3)}),
+    "seeds_incomplete": lambda: claim_over(
+        {s: of(*table(*(row for row in BEATEN if s != 1 or row[0] != CONTINUED))) for s in range(3)}
+    ),
+    "tiny_set": lambda: of(*table(("warm start", 0), (CONTINUED, 0), ("tuned", 8), tasks=range(8))),
+    "tiny_set_nothing": lambda: of(*table((CONTINUED, 2), ("tuned", 5), tasks=range(5))),
+    "lost_episodes": lambda: of(played(CONTINUED, 20), played("tuned", 30, lost=10)),
+    "lost_episodes_decide": lambda: of(played(CONTINUED, 20, lost=15), played("tuned", 30)),
+    "scorers_differ": lambda: of(
+        played("warm start", 36), graded_otherwise(played(CONTINUED, 50)), played("tuned", 100)
+    ),
+    "reward_grades_itself": lambda: of(*table(*BEATEN, independence="none")),
+    "scorer_shares_code": lambda: of(*table(*BEATEN, independence="shares code with the reward")),
+    "trained_on_held_out": lambda: of(*table(*BEATEN), seen_in_training=40),
+    "other_tasks": lambda: of(
+        played("warm start", 36), played(CONTINUED, 50, tasks=range(NUM, 2 * NUM)), played("tuned", 100)
+    ),
+    "some_shared_tasks": lambda: of(played(CONTINUED, 20, tasks=range(40)), played("tuned", 100)),
+    "other_temperature": lambda: of(
+        played("warm start", 36), played(CONTINUED, 50, temperature=0.5), played("tuned", 100)
+    ),
+    "greedy_not_shown": lambda: of(
+        played(CONTINUED, 98, temperature=0.0), played(CONTINUED, 50), played("tuned", 100, temperature=0.0),
+        played("tuned", 100),
+    ),
+    "greedy_opposed": lambda: of(
+        played(CONTINUED, 90, temperature=0.0), played(CONTINUED, 50), played("tuned", 20, temperature=0.0),
+        played("tuned", 80),
+    ),
+    "greedy_alone_better": lambda: of(
+        played(CONTINUED, 10, temperature=0.0), played(CONTINUED, 50), played("tuned", 90, temperature=0.0),
+        played("tuned", 52),
+    ),
+    "out_of_turns": lambda: of(played(CONTINUED, 36), played("tuned", 36, wrong=(Outcome.MAX_TURNS, 60))),
+    "out_of_tokens": lambda: of(played(CONTINUED, 36), played("tuned", 36, wrong=(Outcome.MAX_TOKENS, 50))),
+    "timeouts": lambda: of(
+        played(CONTINUED, 36, wrong=(Outcome.POLICY_TIMEOUT, 30)), played("tuned", 100)
+    ),
+    "validations": lambda: claim_of_validations({0: played("step 0", 36), 10: played("step 10", 100)}),
+    "baselines": lambda: of(
+        played("base", 10), replace(played("openai:model@url", 50), policy_version=None)
+    ),
+    "never_evaluated": lambda: of(),
+}  # fmt: skip
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """Claim and limits by name, as the docs have them."""
+    cells = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in DOCS.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    return {name.strip("`"): (claim, limits) for name, _, claim, limits in cells}
+
+
+def test_every_scenario_of_the_docs_is_built_here() -> None:
+    assert set(rows()) == set(SCENARIOS)
+    assert len(SCENARIOS) >= 21
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_gets_the_claim_that_the_docs_allow(name: str) -> None:
+    found = SCENARIOS[name]()
+    assert (found.headline, " ".join(found.limits)) == rows()[name]
+
+
+def test_play_that_disagrees_is_a_finding_and_a_warning_where_it_is_opposed() -> None:
+    severities = {name: [one.severity.value for one in SCENARIOS[name]().findings] for name in SCENARIOS}
+    assert severities["greedy_opposed"] == ["warning"]
+    assert severities["greedy_not_shown"] == severities["greedy_alone_better"] == ["note"]
+    assert not severities["imitation_beaten"]
+    assert SCENARIOS["greedy_opposed"]().findings[0].rule == "evaluation.settings_disagree"
+
+
+def test_files_of_before_have_the_same_claim_but_for_how_episodes_ended(tmp_path: Path) -> None:
+    """Without shares of outcomes and without what was seen in training, as format 2 had it at first."""
+    rows = [played(CONTINUED, 36), played("tuned", 36, wrong=(Outcome.MAX_TURNS, 60))]
+    report = EvaluationReport(
+        evaluations=tuple(rows), comparisons=comparisons(rows), path=tmp_path / "held_out-001.json"
+    )
+    content = report.as_json()
+    del content["seen_in_training"]
+    for one in content["evaluations"]:
+        one["metrics"] = {name: value for name, value in one["metrics"].items() if "/outcome/" not in name}
+    report.path.write_text(json.dumps(content))
+    found = claim_of(read_report(report.path).evaluations, has_warm_start=True)
+    assert found.headline == SCENARIOS["out_of_turns"]().headline
+    assert found.limits == ("It does not finish: 60 % of its episodes.",)
+
+
+def stored(folder: Path, seed: int, code: str, rows: Sequence[tuple[str, int]]) -> RunFolder:
+    folder.mkdir()
+    run = StoredRun(folder, f'{RECIPE}[warm_start]\ndemonstrations = "environment:shown"\nsteps = 1\n', seed=seed)
+    (run.folder.code / "environment.py").write_text(code)
+    run.evaluated(*((one, []) for one in table(*rows)))
+    return run.folder
+
+
+def test_runs_that_differ_in_their_seed_alone_make_one_claim_and_others_their_own(tmp_path: Path) -> None:
+    family = [stored(tmp_path / str(seed), seed, "", AS_GOOD if seed == 1 else BEATEN) for seed in range(3)]
+    other = stored(tmp_path / "other", 3, "reward = None", BEATEN)
+    (first, claim), (second, alone) = claims_of_runs([*family, other])
+    assert (first, second) == (tuple(family), (other,))
+    assert claim.headline == SCENARIOS["seeds_disagree"]().headline
+    assert alone.headline == SCENARIOS["imitation_beaten"]().headline
+
+
+def test_report_eval_diagnosis_and_result_show_the_same_claim(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", 0, "", AS_GOOD)
+    expected = SCENARIOS["imitation_as_good"]().headline
+    report = evaluated(folder).held_out
+    assert report is not None
+    assert claim_of_report(report).headline == expected
+    record = read_run(folder.path)
+    assert verdict(record, seen_in_training=0).headline.startswith(expected)
+    assert record.diagnosis is not None
+    assert record.diagnosis.claim is not None
+    assert record.diagnosis.claim.headline == expected
+    result = TrainResult(run=folder.path, step=2, status="completed", validations={}, train_seconds=1.0)
+    assert result.claim.headline == expected
