@@ -184,16 +184,20 @@ class Known:
         by_record: dict[int, dict[str, Value]] = {}
         for name in names:
             for one in pools[name]:
-                by_record.setdefault(one.record, {}).setdefault(name, one)
-        together = sorted((one for one in by_record.values() if len(one) > 1), key=len, reverse=True)
-        for one in together[: self.most]:
-            own = {name: value for name, value in one.items() if not _is_doubled(name, one)}
-            yield _chosen({**{name: whole[name] for name in names if name in required}, **own})
-        for index in range(1, self.most):
+                if one.record:  # what the schema offers is of none
+                    by_record.setdefault(one.record, {}).setdefault(name, one)
+        apart = (
+            {name: one for name, one in record.items() if not _is_doubled(name, record)}
+            for record in by_record.values()
+        )
+        together = sorted((one for one in apart if len(one) > 1), key=len, reverse=True)
+        needed = {name: one for name, one in whole.items() if name in required}
+        for index in range(self.most):
+            if index < len(together):
+                yield _chosen({**needed, **together[index]})
             for name in names:
-                if index < len(pools[name]):
-                    kept = {other: whole[other] for other in names if other in required}
-                    yield _chosen({**kept, name: pools[name][index]})
+                if 0 < index < len(pools[name]):
+                    yield _chosen({**needed, name: pools[name][index]})
         for index in range(self.most):
             yield _chosen({name: pools[name][min(index, len(pools[name]) - 1)] for name in names})
         # Two arguments may have to be the same.
@@ -211,9 +215,12 @@ class Known:
             return own[: self.most]
         pool = self._pools.setdefault((tool, name), _Pool(asked, about, schema))
         pool.read(self.seen)
+        # What stands beside a value that was taken: other keys of the same object, other rows of the same list.
+        beside = {one.source for _, _, key, one in pool.rated if one.words and (name, key) in self.legal}
         rated: list[tuple[float, int, Value]] = []
         for index, (rate, alike, key, one) in enumerate(pool.rated):
             extra = (4.0 - alike if one.source in worked else 0.0) + (2.0 if (name, key) in self.legal else 0.0)
+            extra += 1.5 if one.source in beside else 0.0
             rated.append((rate + extra, index, one))
         rated.sort(key=lambda one: (-one[0], one[1]))
         likely = [one for rate, _, one in rated if rate >= 0.5]
@@ -320,7 +327,7 @@ def _apart(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> dict[s
 def _is_doubled(name: str, record: Mapping[str, Value]) -> bool:
     """Whether a record gave an argument the value that an earlier one has."""
     before = list(record)[: list(record).index(name)]
-    return any(record[other].value == record[name].value for other in before)
+    return any(str(record[other].value) == str(record[name].value) for other in before)
 
 
 def _alikeness(asked: Sequence[str], about: Sequence[str], words: Sequence[str]) -> float:

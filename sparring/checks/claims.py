@@ -21,6 +21,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+SORTED = "rows that it calls sorted are not"
+SORTED_AS_TEXTS = f"{SORTED} (numbers are in the order of texts)"
 FEWEST = 2
 """Results that a statement must be false of."""
 Row: TypeAlias = Mapping[str, Json]
@@ -79,9 +81,10 @@ async def claims(subject: Subject) -> Iterable[Finding]:
             else:
                 seen[key].broken.append({"task": survey.task.id, **evidence})
     findings, named = [], set()
-    for (tool, what), claim in seen.items():
-        # Groups whose numbers are those of the rows, in other results, are known well enough.
-        fewest = 1 if what == LEFT_OUT and claim.kept >= FEWEST else FEWEST
+    for (tool, what), claim in list(seen.items()):
+        # Groups whose numbers are those of the rows, and numbers that are always in the order of texts, are known well enough.
+        is_known = what == LEFT_OUT or (what == SORTED_AS_TEXTS and not seen[tool, SORTED].kept)
+        fewest = 1 if is_known and claim.kept >= FEWEST else FEWEST
         if len(claim.broken) < fewest or tool in named:
             continue
         named.add(tool)
@@ -148,8 +151,7 @@ def _order(one: Said, text: str) -> Iterator[tuple[Key, dict[str, Json] | None]]
     orders = [_keys(values, as_text) for as_text in (False, True)]
     is_numeric = all(number_of(value) is not None for value in values)
     sorted_as = [keys is not None and _is_sorted(keys, down=is_down) for keys in orders]
-    as_texts = " (numbers are in the order of texts)" if sorted_as[1] and is_numeric else ""
-    key = (one.call.tool, f"rows that it calls sorted are not{as_texts}")
+    key = (one.call.tool, SORTED_AS_TEXTS if sorted_as[1] and is_numeric else SORTED)
     is_right = sorted_as[0] or (sorted_as[1] and not is_numeric)
     yield key, None if is_right else {"call": str(one.call), column or "values": values[:12]}
 
@@ -183,7 +185,11 @@ def _column_of(rows: Sequence[Row], by: str, first: str) -> str | None:
     prices = [name for name in names if {"price", "cost", "fee", "rate"} & set(words_of(name))]
     if re.match("earl|old|new|lat|most rec", first):
         return dates[0] if len(dates) == 1 else None
-    return prices[0] if re.match("cheap|dear|most exp", first) and len(prices) == 1 else None
+    if re.match("cheap|dear|most exp", first):
+        return prices[0] if len(prices) == 1 else None
+    numbers = [name for name in names if all(number_of(row[name]) is not None for row in rows)]
+    is_amount = re.match("high|low|larg|small|big|few|long|short", first) is not None
+    return numbers[0] if is_amount and len(numbers) == 1 else None
 
 
 _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {

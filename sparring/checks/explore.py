@@ -6,7 +6,6 @@ import copy
 import itertools
 import json
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from sparring.checks.baseline import reference_baseline
 from sparring.checks.given import calls_in
 from sparring.checks.literals import compared_with
 from sparring.checks.subject import Subject
-from sparring.checks.timing import OutOfTimeError, UndecidedError
+from sparring.checks.timing import Deadline, OutOfTimeError, UndecidedError
 from sparring.data.files import read_rows
 from sparring.environments import ToolError, ToolResult, execute
 from sparring.environments.base import reset
@@ -175,14 +174,14 @@ async def _explore(subject: Subject, task: Task) -> Explored:
     found = Explored(task)
     known = known_of(subject, task)
     recorded = await _recorded(subject)
-    began = time.monotonic()
+    ends = Deadline(SECONDS)
     script = await expert_calls(subject, task)
     if script:
         await _in_one_environment(subject, known, found, iter(script))
     num_futile = 0
     while num_futile < NUM_ENVIRONMENTS:
         missing = [name for name in subject.tools if not found.legal(name)]
-        is_late = bool(found.tried) and time.monotonic() - began > SECONDS
+        is_late = bool(found.tried) and ends.is_over
         if not missing or (is_late and (num_futile or all(reached(subject).get(name) for name in missing))):
             break
         # Another one is first each time: some tools work only while no other was called.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -17,6 +16,7 @@ from sparring.checks.graded import Aspect, with_last
 from sparring.checks.mutations import Kind, Mutation, mutations
 from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import EXPERT, Subject, UndecidedError
+from sparring.checks.timing import Deadline
 from sparring.environments import answer
 from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Trajectory
@@ -59,7 +59,7 @@ async def mutated(subject: Subject) -> list[Mutated]:
 
 
 async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
-    began, labels = time.monotonic(), golds.labels()
+    ends, labels = Deadline(MUTATION_SECONDS), golds.labels()
     for one in (await episodes_of(subject, EXPERT))[: _num_mutated(subject)]:
         if one.gold.answer.get("tool_calls") and golds.form.tool is None:
             continue  # the environment ended it, and nothing was said
@@ -74,7 +74,7 @@ async def _mutate(subject: Subject, golds: Golds) -> AsyncIterator[Mutated]:
         if golds.form.tool is None:
             await subject.judge_ahead([with_last(one.trajectory, change.message) for change in changes])
         for mutation in changes:
-            if time.monotonic() - began > MUTATION_SECONDS:
+            if ends.is_over:
                 return
             try:
                 trajectory = await _with(subject, golds, one, mutation)
@@ -104,10 +104,10 @@ _KINDS = {
 
 async def _act_otherwise(subject: Subject, golds: Golds, deeds: Deeds) -> AsyncIterator[Mutated]:
     """The expert's episodes with its calls changed, played anew."""
-    began = time.monotonic()
+    ends = Deadline(MUTATION_SECONDS)
     for gold in golds.sampled(subject)[: _num_mutated(subject)]:
         async for name, policy in _other_ways(subject, golds, deeds, gold):
-            if time.monotonic() - began > MUTATION_SECONDS:
+            if ends.is_over:
                 return
             try:
                 trajectory = await subject.play(gold.task, policy, judged=False)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, canonical, text_of
 from sparring.environments import answer
@@ -16,6 +17,10 @@ LOOK_ALIKES = str.maketrans("aeiopcxyABEHKMOPTX", "аеіорсхуАВЕНКМ�
 """Latin letters and the Cyrillic ones that look the same."""
 NUM_PADDING = 20_000
 """Characters of a very long answer."""
+
+
+_Change: TypeAlias = Callable[[Json, Sequence[Json]], Json | None]
+"""Of the value of a part, with those that it has in all answers; None where it cannot be changed so."""
 
 
 class Kind(Enum):
@@ -91,9 +96,11 @@ def _wrong(form: AnswerForm, parts: Mapping[str, Json], labels: Mapping[str, Seq
     texts = {name: value for name, value in parts.items() if isinstance(value, str)}
     numbers = {name: v for name, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     if texts:
-        yield all_parts("a part of each text", {name: text[: max(1, len(text) // 2)] for name, text in texts.items()})
+        # The first digits of a number with a point, and one digit more, may be within a tolerance.
+        words = {name: text for name, text in texts.items() if not re.fullmatch(r"-?\d*\.\d+", text)}
+        yield all_parts("a part of each text", {name: text[: max(1, len(text) // 2)] for name, text in words.items()})
         yield all_parts("text before each value", {name: f"un{text}" for name, text in texts.items()})
-        yield all_parts("text after each value", {name: f"{text}9" for name, text in texts.items()})
+        yield all_parts("text after each value", {name: f"{text}9" for name, text in words.items()})
         yield all_parts("each value denied", {name: f"not {text}" for name, text in texts.items()})
         yield all_parts("look-alike letters", {name: text.translate(LOOK_ALIKES) for name, text in texts.items()})
     if numbers:
@@ -106,6 +113,12 @@ def _wrong(form: AnswerForm, parts: Mapping[str, Json], labels: Mapping[str, Seq
     signed = {name: text[1:] if text[0] == "-" else f"-{text}" for name, text in written.items() if _is_number(text)}
     if signed and not form.is_json:
         yield all_parts("the sign of each number changed", signed)
+    for name, kind, change in _ITEMS:
+        changed = {
+            part: other for part, value in parts.items() if (other := change(value, labels.get(part, ()))) is not None
+        }
+        if changed:
+            yield Mutation(name, kind, form.message({**parts, **changed}))
     if any(len(_distinct(labels.get(name, ()))) > 1 for name in parts):
         yield all_parts("every label named", naming_all(parts, labels))
     blank: dict[str, Json] = {"null": None, "''": "", "'unknown'": "unknown", "'N/A'": "N/A", "0": 0, "true": True}
@@ -114,6 +127,55 @@ def _wrong(form: AnswerForm, parts: Mapping[str, Json], labels: Mapping[str, Seq
     for shown, value in blank.items():
         if all(canonical(value) != canonical(part) for part in parts.values()):
             yield all_parts(f"{shown} for each value", dict.fromkeys(parts, value))
+
+
+def items_of(value: Json) -> tuple[list[Json], str] | None:
+    """The elements of a list, and what stands between them in a text; "" for a list, and "[" for one written as JSON."""
+    if isinstance(value, list):
+        return value, ""
+    if not isinstance(value, str):
+        return None
+    if value.lstrip().startswith("["):
+        try:
+            found = json.loads(value)
+        except ValueError:
+            return None
+        return (found, "[") if isinstance(found, list) else None
+    mark = next((mark for mark in ("\n", "; ", ";", ", ", ",") if mark in value), None)
+    is_number = re.fullmatch(r"[\d.,]+", value) is not None and mark == ","
+    return None if mark is None or is_number else (list(value.split(mark)), mark)
+
+
+def shares_elements(value: Json, right: Json) -> bool:
+    """Whether two lists have elements in common, so that one is not all wrong."""
+    (one, _), (other, _) = items_of(value) or ([], ""), items_of(right) or ([], "")
+    return bool(set(map(canonical, one)) & set(map(canonical, other)))
+
+
+def _with_items(change: Callable[[list[Json], list[Json]], list[Json] | None]) -> _Change:
+    """Changes the elements of a list of two and more; `others` are elements of other answers that it does not have."""
+
+    def changed(value: Json, labels: Sequence[Json]) -> Json | None:
+        known = items_of(value)
+        if known is None or len(known[0]) < 2:
+            return None
+        items, mark = known
+        others = [one for label in labels for one in (items_of(label) or ((), ""))[0] if one not in items]
+        made = change(items, others)
+        if made is None or not mark:
+            return made
+        return json.dumps(made, ensure_ascii=False) if mark == "[" else mark.join(map(str, made))
+
+    return changed
+
+
+_ITEMS: tuple[tuple[str, Kind, _Change], ...] = (
+    ("an element left out", Kind.WRONG, _with_items(lambda items, _: items[:-1])),
+    ("one element alone", Kind.WRONG, _with_items(lambda items, _: items[:1])),
+    ("an element added", Kind.WRONG, _with_items(lambda items, others: [*items, others[0]] if others else None)),
+    ("an element twice", Kind.OTHER, _with_items(lambda items, _: [*items, items[0]])),
+    ("elements in another order", Kind.OTHER, _with_items(lambda items, _: items[::-1])),
+)
 
 
 def _rewritten(form: AnswerForm, right: Message, tags: Sequence[str]) -> Iterator[Mutation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparring.checks.arguments import words_of
 from sparring.checks.explore import Call, explored, is_refusal
@@ -20,6 +20,10 @@ from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 MOST_PAGES = 60
+MOST_WALKED = 4
+"""Ways in which a tool that needs other arguments is asked for its pages."""
+FEWEST_ROWS = 3
+"""Of a page that is the only one."""
 FEWEST_TASKS = 2
 """In which pages must be wrong in the same way."""
 _PAGE = {"page"}
@@ -42,6 +46,8 @@ class Walk:
     beyond: int = 0
     """New rows after a page that says that it is the last one."""
     limit: int | None = None
+    fixed: Mapping[str, Json] = field(default_factory=dict)
+    """The other arguments that the tool needs."""
 
     @property
     def rows(self) -> list[Mapping[str, Json]]:
@@ -79,7 +85,7 @@ async def pages(subject: Subject) -> Iterable[Finding]:
         for survey in await surveys(subject):
             walked = await walks(subject, survey.task)
             for walk in walked:
-                same = [other for other in walked if other.tool == walk.tool]
+                same = [other for other in walked if other.tool == walk.tool and other.fixed == walk.fixed]
                 for what, evidence in _faults(subject, survey, walk, same):
                     seen = found.setdefault(walk.tool, [])
                     known = next((one for one in seen if one.what == what), None)
@@ -106,11 +112,12 @@ async def walks(subject: Subject, task: Task) -> list[Walk]:
     known: dict[str, list[Walk]] = subject.shared.setdefault("walks", {})
     if task.id not in known:
         known[task.id] = [
-            walk
+            replace(walk, fixed=fixed)
             for name in subject.tools
             if not is_worded_as_writing(subject, name)
             for limit in _limits(subject, name)
-            if (walk := await _walk(subject, task, name, limit)) is not None
+            for fixed in await _fixed(subject, task, name, most=MOST_WALKED if limit is None else 1)
+            if (walk := await _walk(subject, task, name, limit, fixed)) is not None
         ]
     return known[task.id]
 
@@ -152,15 +159,23 @@ def _required(subject: Subject, tool: str) -> frozenset[str]:
     return subject.tools[tool].required
 
 
-async def _walk(subject: Subject, task: Task, tool: str, limit: int | None) -> Walk | None:
+async def _fixed(subject: Subject, task: Task, tool: str, most: int) -> list[dict[str, Json]]:
+    """The arguments beside the page with which a tool finds something, in at most so many ways."""
+    pager = _pager(subject, tool)
+    needed = _required(subject, tool) - ({pager[0]} if pager else set())
+    legal = [one.call for one in (await explored(subject, task)).legal(tool)]
+    found = [one.call for one in (await surveyed(subject, task)).found(tool)] if needed and most > 1 else []
+    ways = [{name: value for name, value in one.arguments.items() if name in needed} for one in (*legal, *found)]
+    return list({json.dumps(one, sort_keys=True): one for one in ways}.values())[:most] or [{}]
+
+
+async def _walk(subject: Subject, task: Task, tool: str, limit: int | None, fixed: Mapping[str, Json]) -> Walk | None:
     """Ask a tool for page after page; None where it has none."""
     pager, survey = _pager(subject, tool), await surveyed(subject, task)
-    legal = (await explored(subject, task)).legal(tool)
     needed = _required(subject, tool) - ({pager[0]} if pager else set())
-    fixed = {name: value for name, value in legal[0].call.arguments.items() if name in needed} if legal else {}
     size = _parameter(subject, tool, _LIMIT)
     if limit is not None and size is not None:
-        fixed[size] = limit
+        fixed = {**fixed, size: limit}
     goes_on = not needed and not (pager and pager[0] in _required(subject, tool))
     if needed - fixed.keys() or (pager is None and not goes_on and limit is None):
         return None
@@ -268,7 +283,12 @@ def _faults(
             yield "its limit is not the number of rows that come", {**shown, "limit": walk.limit, "rows": len(first)}
     if walk.beyond:
         yield "a page that says it is the last one is followed by another", {**shown, "rows_after_it": walk.beyond}
-    if not walk.is_whole or len(walk.pages) < 2:
+    if not walk.is_whole:
+        return
+    missing = _missing_of_task(survey.task, walk)
+    if missing:
+        yield "rows of the task are on no page", {**shown, "rows": len(walk.rows), "on_no_page": missing[:4]}
+    if len(walk.pages) < 2:
         return
     borders = [(one[1][-1], other[1][0]) for one, other in zip(walk.pages, walk.pages[1:], strict=False)]
     if len(borders) > 1 and 2 * sum(one == other for one, other in borders) >= len(borders):
@@ -284,9 +304,6 @@ def _faults(
                 "pages of another size have other rows",
                 {**shown, "rows": [len(walk.rows), len(other.rows)], "sizes": sizes},
             )
-    missing = _missing_of_task(survey.task, walk)
-    if missing:
-        yield "rows of the task are on no page", {**shown, "rows": len(walk.rows), "on_no_page": missing[:4]}
 
 
 def _stated(subject: Subject, survey: Survey, walk: Walk) -> Iterator[tuple[str, int, str]]:
@@ -315,7 +332,8 @@ _PLAIN = set(
 
 
 def _missing_of_task(task: Task, walk: Walk) -> list[Json]:
-    """Rows of the task's own list that are on no page, where the pages leave them out at their borders or their end."""
+    """Rows of the task's own list that are on no page, where the pages leave them out at their borders or their end. Where
+    there is one page, it has the first rows in their order: others may have been left out on purpose."""
     for items in _lists(task.fields):
         places = [next((i for i, item in enumerate(items) if _is_row_of(row, item)), None) for row in walk.rows]
         if len(items) < 4 or None in places or len(set(places)) < len(items) / 2:
@@ -324,6 +342,8 @@ def _missing_of_task(task: Task, walk: Walk) -> list[Json]:
         size, count = len(walk.pages[0][1]), len(walk.pages)
         is_full = all(len(rows) == size for _, rows in walk.pages)
         is_at_borders = count > 2 and count - 1 <= len(missing) <= count
+        if count == 1 and (places != list(range(size)) or size < FEWEST_ROWS):
+            continue
         if missing and (is_at_borders or (is_full and len(missing) == len(items) % size)):
             return missing
     return []
@@ -333,6 +353,8 @@ def _lists(value: Json) -> Iterator[list[Json]]:
     for item in value.values() if isinstance(value, Mapping) else ():
         if isinstance(item, list):
             yield item
+        elif isinstance(item, Mapping) and not any(isinstance(one, Mapping | list) for one in item.values()):
+            yield [[key, value] for key, value in item.items()]
         yield from _lists(item)
 
 

@@ -305,12 +305,13 @@ class _Search:
             found: list[_Node] = []
             for opening in openings if node is start else [()]:
                 async for child, call, sources in self._children(node, opening):
-                    last, is_idle = child.steps[-1], canonical(child.states[-1]) == canonical(node.states[-1])
+                    last, (state, after) = child.steps[-1], child.states[-2:]
+                    is_idle = canonical(after) == canonical(state)
                     if is_idle and {"": call.tool, **sources} in self.habits and all(map(_is_asked, sources.values())):
                         refused.append(last)
                     if not is_idle and num_effects[call.tool] < MOST_EFFECTS:
                         num_effects[call.tool] += 1
-                        effects.append((last, node.states[-1], child.states[-1]))
+                        effects.append((last, state, after))
                     if child.far < node.far + DETOUR and canonical(child.states[-1]) not in seen:
                         seen.add(canonical(child.states[-1]))
                         found.append(child)
@@ -333,6 +334,8 @@ class _Search:
         """What one call more leads to."""
         state, futile = node.states[-1], Counter[str]()
         before = [*(one.call for one in node.steps), *opening]
+        if opening:
+            state = (await _run(self.subject, self.task, before)).states[-1]
         for call, sources in self._calls(state, futile):
             if self.work.is_done:
                 return
@@ -364,7 +367,7 @@ class _Search:
             }  # fmt: skip
             if all(one is not None for one in chosen.values()):
                 call = Call(tool, {name: one.value for name, one in chosen.items() if one is not None})
-                if str(call) not in tried:
+                if str(call) not in tried and self.subject.problem_with(tool, call.arguments) is None:
                     tried.add(str(call))
                     yield call, {name: one.source for name, one in chosen.items() if one is not None}
         for tool in self.subject.tools:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -14,7 +13,7 @@ from sparring.checks.arguments import Known, fitted_to, words_of
 from sparring.checks.calls import before_legal, likeliest_together
 from sparring.checks.explore import Call, Tried, explored, is_nothing, is_refusal
 from sparring.checks.subject import Subject
-from sparring.checks.timing import OutOfTimeError, load_of_machine
+from sparring.checks.timing import Deadline, OutOfTimeError
 from sparring.checks.views import STATE, Change, View, flat, parsed, refuses
 from sparring.checks.writes import writing_tools
 from sparring.environments import ToolResult, execute
@@ -198,19 +197,6 @@ def _kind(part: Mapping[str, Json]) -> str:
     return ""
 
 
-@final
-class _Deadline:
-    """When the probes of all tasks end: by processor time, and by the clock where an environment waits."""
-
-    def __init__(self) -> None:
-        self._processor = time.process_time() + SECONDS
-        self._clock = time.monotonic() + 2 * SECONDS * load_of_machine()
-
-    @property
-    def is_over(self) -> bool:
-        return time.process_time() > self._processor or time.monotonic() > self._clock
-
-
 def is_number_part(part: Mapping[str, Json], *, whole: bool) -> bool:
     """Whether a schema takes numbers; with `whole` False, those with a fraction."""
     return _kind(part) == "number" or (whole and _kind(part) == "integer")
@@ -221,7 +207,7 @@ async def benches(subject: Subject) -> list[Bench]:
     if "benches" not in subject.shared:
         made: list[Bench] = []
         subject.shared["benches"] = made
-        ends = _Deadline()
+        ends = Deadline(SECONDS)
         with subject.timing.as_far_as_it_goes():
             writing = await writing_tools(subject)
             for task in subject.sample[:NUM_TASKS]:
@@ -338,7 +324,7 @@ def _some_of_each(calls: Sequence[Call]) -> Iterator[Call]:
     return itertools.islice((one for some in by_tool.values() for one in some[:each]), MOST_VIEWED)
 
 
-async def _set_up(bench: Bench, ends: _Deadline) -> list[Bench]:
+async def _set_up(bench: Bench, ends: Deadline) -> list[Bench]:
     """The same with something done before, for tools that change nothing at first: what was not lent cannot be returned."""
     found: list[Bench] = []
     idle = set(bench.writing - bench.bases.keys())
@@ -359,7 +345,7 @@ async def _set_up(bench: Bench, ends: _Deadline) -> list[Bench]:
     return found
 
 
-async def _probe(bench: Bench, ends: _Deadline) -> None:
+async def _probe(bench: Bench, ends: Deadline) -> None:
     """Probe the tools that write."""
     try:
         for name in (name for name in bench.subject.tools if name in bench.writing):

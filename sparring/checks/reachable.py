@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.checks.answers import canonical
-from sparring.checks.calls import leaves
 from sparring.checks.episodes import clipped
 from sparring.checks.graded import is_paid
-from sparring.checks.plans import Plan, Step, leaves_of, plans_of
+from sparring.checks.plans import Leaf, Place, Plan, Step, leaves_of, plans_of
 from sparring.checks.registry import check
 from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
@@ -27,6 +26,8 @@ MANY_DONE = 0.1
 """Share of the tasks that are done when they begin, from which it is reported."""
 MOSTLY = 0.5
 """Share of the tasks whose state is reached, from which a call that fails in another task is at fault there."""
+ANY = "*"
+"""For a key that an argument of the call names."""
 NUM_SHOWN = 4
 _CONFIRM = "Run `sparring check RECIPE --only data` again: the finding is gone."
 
@@ -132,22 +133,24 @@ def _finding(what: str, seen: Sequence[_Seen], num_plans: int) -> Finding:
 
 
 def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Values that the tasks want under a name, where one tool alone writes there and its argument of that name takes others."""
-    writers: dict[str, set[str]] = defaultdict(set)
-    stores: set[tuple[str, str]] = set()
+    """Values that the tasks want in a place where one tool alone writes, and its argument that stands there takes others."""
+    writers: dict[Place, set[str]] = defaultdict(set)
+    stores: dict[tuple[str, str], set[Place]] = defaultdict(set)
     for plan in plans:
         for step, before, after in plan.effects:
-            for key, text in _named(after) - _named(before):
-                writers[key].add(step.call.tool)
-                if key in step.call.arguments and canonical(step.call.arguments[key]) == text:
-                    stores.add((step.call.tool, key))
-    for tool, key in sorted(stores):
-        if writers[key] != {tool}:
-            continue
+            given = set(map(str, step.call.arguments.values()))
+            for place, text in _placed(after) - _placed(before):
+                written = tuple(ANY if part in given else part for part in place)
+                writers[written].add(step.call.tool)
+                for key in (key for key, value in step.call.arguments.items() if canonical(value) == text):
+                    stores[step.call.tool, key].add(written)
+    for (tool, key), places in sorted(stores.items()):
+        own = [one for one in places if writers[one] == {tool}]
         wanted: dict[str, list[str]] = defaultdict(list)
         for plan in plans:
-            for _, text in (one for one in _named(plan.wanted) - _named(plan.states[0]) if one[0] == key):
-                wanted[text].append(plan.task.id)
+            for place, text in _placed(plan.wanted) - _placed(plan.states[0]):
+                if any(_is_in(place, one) for one in own):
+                    wanted[text].append(plan.task.id)
         part = subject.tools[tool].schema["function"]["parameters"]["properties"][key]
         out = {text: tasks for text, tasks in wanted.items() if _rules_out(part, _value(text))}
         tasks = sorted({task for those in out.values() for task in those})
@@ -163,9 +166,16 @@ def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _named(state: Json) -> Counter[tuple[str, str]]:
-    """The scalars of a state with the names that they stand under."""
-    return Counter((key, canonical(value)) for key, value in leaves(state) if key)
+def _placed(state: Json, place: Place = ()) -> Counter[Leaf]:
+    """The scalars of a state with the keys on the way to them, those of rows of lists, too."""
+    if isinstance(state, Mapping | list | tuple):
+        items = state.items() if isinstance(state, Mapping) else (("[]", one) for one in state)
+        return Counter(leaf for key, item in items for leaf in _placed(item, (*place, str(key))).elements())
+    return Counter([(place, canonical(state))])
+
+
+def _is_in(place: Place, written: Place) -> bool:
+    return len(place) == len(written) and all(two in (one, ANY) for one, two in zip(place, written, strict=True))
 
 
 def _rules_out(part: Mapping[str, Json], value: Json) -> bool:

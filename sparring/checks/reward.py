@@ -18,7 +18,7 @@ from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of
 from sparring.checks.golds import Gold, golds_of
 from sparring.checks.graded import with_last
 from sparring.checks.mutated import NUM_MUTATED, Mutated, mutated
-from sparring.checks.mutations import Kind
+from sparring.checks.mutations import Kind, shares_elements
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, JudgeName, Subject
 from sparring.checks.timing import OutOfTimeError
@@ -524,6 +524,7 @@ async def parts(subject: Subject) -> Iterable[Finding]:
         else:
             earned = await _earned(subject, one.episode.gold)
             is_all_wrong = len(differing) == len(right) and one.mutation.kind is Kind.WRONG
+            is_all_wrong &= not any(shares_elements(said.get(name), right[name]) for name in differing)
             if is_all_wrong and (one.episode.score or 0.0) < HALF and 0 < HALF * earned <= reward.total:
                 task = one.episode.gold.task.id
                 if task not in unsaid:

@@ -7,7 +7,6 @@ import inspect
 import itertools
 import json
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ from sparring.checks.calls import SLOW_SECONDS, before_legal, strange
 from sparring.checks.explore import Call, explored, is_nothing, is_refusal, known_of, worked_sources
 from sparring.checks.rows import fields_in, listings_in, parsed
 from sparring.checks.subject import Subject
+from sparring.checks.timing import Deadline
 from sparring.checks.writes import writing_tools
 from sparring.environments import Environment, ToolResult, execute
 from sparring.environments.base import reset
@@ -181,7 +181,7 @@ async def _survey(subject: Subject, task: Task) -> Survey:
     known = known_of(subject, task)
     known.most = MOST_VALUES
     own = copy.deepcopy(task)
-    began = time.monotonic()
+    ends = Deadline(SECONDS)
     async with subject.opened(own) as environment:
         for message in await reset(environment, own):
             known.add_text(str(message.get("content") or ""), "prompt")
@@ -196,9 +196,10 @@ async def _survey(subject: Subject, task: Task) -> Survey:
             if not environment.is_done:
                 survey.said.append(await _ask(environment, call))
                 known.add_text(survey.said[-1].result.content, f"result of {tool}")
+                known.add_legal(call.arguments)
         left = dict.fromkeys(names)
         in_vain = dict.fromkeys(names, 0)
-        while left and not environment.is_done and time.monotonic() - began < SECONDS:
+        while left and not environment.is_done and not ends.is_over:
             for name in list(left):
                 call = _next(subject, known, survey, name)
                 if call is None or environment.is_done:

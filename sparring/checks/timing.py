@@ -58,6 +58,20 @@ def processor_time() -> float:
 
 
 @final
+class Deadline:
+    """When a search ends: by processor time, so that it finds the same on a busy machine, and by the clock where an environment
+    waits for something else."""
+
+    def __init__(self, seconds: float) -> None:
+        self._processor = time.process_time() + seconds
+        self._clock = time.monotonic() + 2 * seconds * load_of_machine()
+
+    @property
+    def is_over(self) -> bool:
+        return time.process_time() > self._processor or time.monotonic() > self._clock
+
+
+@final
 class Timing:
     """Shares the time that is left among the rules, and knows how long an episode takes in this environment."""
 

@@ -1,0 +1,178 @@
+"""What tools say is compared with the data behind them, without an expert: pages, values that work, answers that are paid."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sparring.checks import CHECKS
+from sparring.checks.answers import AnswerForm, text_of
+from sparring.checks.mutations import mutations
+from sparring.checks.subject import Subject
+from sparring.config import load_config
+from sparring.environments import answer
+
+RECIPE = """
+[data]
+train = "environment:tasks"
+
+[environment]
+target = "environment:Desk"
+max_turns = 8
+
+[reward]
+reward = "environment:reward"
+scorer = "environment:scorer"
+"""
+HEAD = """
+import random
+from typing import Literal
+from sparring.environments import Environment, StatefulEnvironment, tool
+from sparring.environments.calls import ToolFailure
+from sparring.scorers import exact_match, state_difference
+from sparring.types import Task
+
+scorer = exact_match()
+
+def reward(trajectory):
+    return 0.0
+
+def task(n, user, **fields):
+    return Task(id=f"t{n}", messages=({"role": "user", "content": user},), fields=fields, seed=n)
+"""
+
+
+def symptoms(folder: Path, rule: str, code: str) -> list[str]:
+    """What a rule says of an environment `Desk` with `tasks`."""
+    (folder / "recipe.toml").write_text(RECIPE, "utf-8")
+    (folder / "environment.py").write_text(HEAD + code, "utf-8")
+    recipe = folder / "recipe.toml"
+    found = asyncio.run(CHECKS[rule].rule(Subject(load_config(recipe), recipe)))
+    return [one.symptom for one in found if one.severity.value != "note"]
+
+
+SHELVES = """
+class Desk(Environment):
+    def reset(self, task):
+        self.shelves = task.fields["shelves"]
+
+    @tool
+    def jars(self, shelf: str, page: int = 1) -> list[str]:
+        \"\"\"Jars on a shelf, three on a page, from 1.\"\"\"
+        names = list(self.shelves.get(shelf, ()))
+        if not names or page > PAGES(len(names)):
+            raise ToolFailure("no such page")
+        return names[3 * page - 3 : 3 * page]
+
+def tasks():
+    made = []
+    for n in range(12):
+        rng = random.Random(n)
+        jars = rng.sample(range(100, 999), 15)
+        shelves = {"Upper": {f"J{one}": one for one in jars[:3]}, "Lower": {f"J{one}": one for one in jars[3 : 8 + n % 3]}}
+        made.append(task(n, "How many jars are on the shelf Upper?", shelves=shelves, shelf="Upper", answer="3"))
+    return made
+"""
+
+
+@pytest.mark.parametrize(
+    ("pages", "says"),
+    [("max(1, num // 3)", ["jars: rows of the task are on no page, in 3 tasks."]), ("-(-num // 3)", [])],
+)
+def test_pages_are_walked_for_other_names_of_the_same_kind(pages: str, says: list[str], tmp_path: Path) -> None:
+    # The shelf that the prompt names has one whole page; only the other one shows that the last page is lost.
+    assert symptoms(tmp_path, "environment.pages", f"PAGES = lambda num: {pages}\n{SHELVES}") == says
+
+
+HOUSE = """
+scorer = state_difference("state")
+
+def reward(trajectory):
+    return float(trajectory.final_state == trajectory.task.fields["state"])
+
+class Desk(StatefulEnvironment):
+    def reset(self, task):
+        super().reset(task)
+        self.lamps = dict(task.fields["lamps"])
+
+    @tool
+    def lamps_now(self) -> dict[str, str]:
+        \"\"\"All lamps.\"\"\"
+        return self.lamps
+
+    @tool
+    def turn(self, lamp: str, light: Literal[LIGHTS]) -> str:
+        \"\"\"Set the light of a lamp.\"\"\"
+        if lamp not in self.lamps:
+            raise ToolFailure(f"no lamp {lamp!r}")
+        self.lamps[lamp] = light
+        return "done"
+
+    def final_state(self):
+        return {"lamps": self.lamps}
+
+def tasks():
+    made = []
+    for n in range(12):
+        rng = random.Random(n)
+        lamps = {name: "dim" for name in rng.sample(["hall", "attic", "porch", "den"], 3)}
+        lamp, light = list(lamps)[0], ("bright", "blue")[n % 2]
+        state = {"lamps": {**lamps, lamp: light}}
+        made.append(task(n, f"Make the lamp {lamp} {light}.", lamps=lamps, state=state))
+    return made
+"""
+
+
+@pytest.mark.parametrize(("lights", "num"), [("'bright', 'dim', 'off'", 1), ("'bright', 'dim', 'blue'", 0)])
+def test_a_value_that_tasks_want_and_no_tool_takes_is_named(lights: str, num: int, tmp_path: Path) -> None:
+    said = symptoms(tmp_path, "data.unreachable", HOUSE.replace("LIGHTS", lights))
+    assert len(said) == num
+    assert all(one.startswith("`turn` does not take 'blue' as `light`") for one in said)
+
+
+def test_lists_are_cut_and_lengthened() -> None:
+    form = AnswerForm(tags=("answer",))
+
+    def changed(right: str, *labels: str) -> dict[str, str]:
+        made = mutations(form, answer(f"<answer>{right}</answer>"), {"": [right, *labels]})
+        return {one.name: text_of(one.message).removeprefix("<answer>").removesuffix("</answer>") for one in made}
+
+    written = changed('["L1", "L2"]', '["L2", "L3"]')
+    assert written["an element left out"] == '["L1"]'
+    assert written["an element added"] == '["L1", "L2", "L3"]'
+    assert written["elements in another order"] == '["L2", "L1"]'
+    assert changed("fig, plum, pear", "fig, kiwi")["an element added"] == "fig, plum, pear, kiwi"
+    # A thousand is no list of two, and one digit more after a point may be within a tolerance.
+    assert "an element left out" not in changed("1,234", "2,000")
+    assert "text after each value" not in changed("32.5", "18")
+
+
+FLIGHTS = """
+class Desk(Environment):
+    def reset(self, task):
+        self.table = task.fields["table"]
+
+    @tool
+    def search(self, origin: str) -> list[dict]:
+        \"\"\"Flights from a city, cheapest first.\"\"\"
+        rows = [row for row in self.table if row["from"] == origin]
+        return sorted(rows, key=lambda row: KEY(row["price"]))
+
+def tasks():
+    made = []
+    for n in range(12):
+        # Numbers of three digits are in one order; in every sixth task one has two.
+        prices = random.Random(n).sample(range(100, 999), 4) + ([97] if n % 6 == 4 else [])
+        table = [{"from": "Oslo", "flight": f"AQ{price}", "price": str(price)} for price in prices]
+        made.append(task(n, "Which flight from Oslo is the cheapest?", table=table, answer=f"AQ{min(prices)}"))
+    return made
+"""
+
+
+@pytest.mark.parametrize(("key", "num"), [("str", 1), ("int", 0)])
+def test_numbers_in_the_order_of_texts_are_named_where_one_result_shows_it(key: str, num: int, tmp_path: Path) -> None:
+    said = symptoms(tmp_path, "environment.claims", FLIGHTS.replace("KEY", key))
+    assert len(said) == num
+    assert all("(numbers are in the order of texts), in 1 of 5 results" in one for one in said)
