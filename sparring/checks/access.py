@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
 
+from sparring.checks.answers import text_of
+from sparring.checks.arguments import words_of
 from sparring.checks.calls import answers_apart
 from sparring.checks.explore import Call, explored
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject
+from sparring.checks.survey import documented
 from sparring.checks.views import refuses, turns_down, without
 from sparring.findings import Finding, Severity
 from sparring.types import Task
@@ -16,6 +20,15 @@ from sparring.types import Task
 NUM_TASKS = 4
 MOST_OTHERS = 6
 """Other things that are asked for in one task."""
+MOST_VALUES = 6
+"""Of a field that says what may be done."""
+NUM_OF_A_VALUE = 2
+"""Tasks with one value that are looked at."""
+_ONLY = re.compile(
+    r"\bonly (?:the )?([^.;:()\n]{2,80}?) (?:may|can|is allowed|are allowed|has the right|have the right)\b"
+)
+_NEAR = 80
+"""Characters around such a sentence in which the tool is named."""
 
 
 @check("environment.access", needs=("environment",))
@@ -25,7 +38,9 @@ async def access(subject: Subject) -> Iterable[Finding]:
     Where a call is refused in a fresh environment, and works after another tool was called with the same value of the same
     argument, that tool is called, and the first one asked for another value. A warning where it works there, too, although it
     was refused with the name of that value before: a permission that was given once opens everything. Look up who was granted,
-    not whether anything was.
+    not whether anything was. Where prompt or description say that only some of the values that a field of the tasks has may do
+    something (`only admins and editors may delete`), the tool is called in tasks of every value: a warning where it does it for
+    the others as well, or for none of those who may.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample[:NUM_TASKS]:
@@ -34,7 +49,72 @@ async def access(subject: Subject) -> Iterable[Finding]:
                     finding = await _opens(subject, task, opening, asked, other)
                     if finding is not None:
                         return [finding]
+        return [finding async for finding in _by_value(subject)]
     return []
+
+
+async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
+    """Tools that do not care for the value of a field by which they are said to allow what they do."""
+    for field, tasks in _few_values(subject).items():
+        for tool, allowed in _said_to_allow(subject, list(tasks)).items():
+            done = {
+                value: [await _is_done(subject, task, tool) for task in tasks[value][:NUM_OF_A_VALUE]]
+                for value in tasks
+            }
+            may = [one for value in allowed for one in done[value]]
+            others = [value for value in tasks if value not in allowed and all(done[value])]
+            refused = [value for value in allowed if not any(done[value])]
+            if not any(may) or not (others or refused):
+                continue
+            value = (others or refused)[0]
+            yield Finding(
+                rule="environment.access",
+                severity=Severity.WARNING,
+                symptom=f"{tool} is {'taken' if others else 'refused'} where the task's {field!r} is {value!r}, although only "
+                f"{' and '.join(allowed)} may.",
+                evidence={"tool": tool, "field": field, "taken": {name: sum(ones) for name, ones in done.items()},
+                    "tried": {name: len(ones) for name, ones in done.items()}, "tasks": [one.id for one in tasks[value][:4]]},
+                change=f"Correct the comparison by which {tool} allows it, or what is said of it.",
+                confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
+            )  # fmt: skip
+
+
+def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
+    """The fields of the tasks that have few different texts, with the tasks of each, those first that are played."""
+    found: dict[str, dict[str, list[Task]]] = {}
+    for task in {one.id: one for one in (*subject.sample, *subject.looked_at)}.values():
+        for name, value in task.fields.items():
+            if isinstance(value, str):
+                found.setdefault(name, {}).setdefault(value, []).append(task)
+    return {
+        name: tasks for name, tasks in found.items()
+        if 2 <= len(tasks) <= MOST_VALUES and all(len(one) >= NUM_OF_A_VALUE for one in tasks.values())
+    }  # fmt: skip
+
+
+def _said_to_allow(subject: Subject, values: Sequence[str]) -> dict[str, list[str]]:
+    """By tool the values of which prompt or description say that only they may do what it does."""
+    texts = [text_of(message) for message in subject.sample[0].messages]
+    texts += [documented(subject, tool) for tool in subject.tools]
+    found: dict[str, list[str]] = {}
+    for text in map(str.lower, texts):
+        for match in _ONLY.finditer(text):
+            allowed = [value for value in values if re.search(rf"\b{re.escape(value.lower())}", match[1])]
+            before, after = text[max(0, match.start() - _NEAR) : match.start()], text[match.end() : match.end() + _NEAR]
+            clauses = words_of(re.split(r"[^\w\s]", after)[0]), words_of(re.split(r"[.;]\s", before)[-1])[::-1]
+            tools = sorted(
+                (-len(set(own) & set(words)) / len(own), min(words.index(word) for word in own if word in words), tool)
+                for tool in subject.tools
+                for words in clauses
+                if set(own := words_of(tool)) & set(words)
+            )
+            if tools and 0 < len(allowed) < len(values):
+                found.setdefault(tools[0][-1], allowed)
+    return found
+
+
+async def _is_done(subject: Subject, task: Task, tool: str) -> bool:
+    return bool((await explored(subject, task)).legal(tool))
 
 
 async def _opened(subject: Subject, task: Task) -> list[tuple[Call, Call, str]]:

@@ -176,3 +176,98 @@ def test_numbers_in_the_order_of_texts_are_named_where_one_result_shows_it(key: 
     said = symptoms(tmp_path, "environment.claims", FLIGHTS.replace("KEY", key))
     assert len(said) == num
     assert all("(numbers are in the order of texts), in 1 of 5 results" in one for one in said)
+
+
+QUEUE = """
+class Desk(Environment):
+    def reset(self, task):
+        self.queue = task.fields["queue"]
+
+    @tool
+    def ticket(self, number: int) -> str:
+        \"\"\"The ticket at a place of the queue, counted from 1.\"\"\"
+        if not 1 <= number TEST len(self.queue):
+            raise ToolFailure(f"there is no place {number}")
+        return self.queue[number - 1]["name"]
+
+    @tool
+    def waiting(self, start: str, end: str) -> list[str]:
+        \"\"\"Tickets of the days from start to end.\"\"\"
+        return [one["name"] for one in self.queue if start <= one["day"] TEST end]
+
+def tasks():
+    made = []
+    for n in range(12):
+        queue = [{"name": f"T{n}{one}", "day": f"2024-03-{3 * one + 10}"} for one in range(5)]
+        made.append(task(n, "Who came from 2024-03-10 to 2024-03-13?", queue=queue, answer=f"T{n}0"))
+    return made
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "says"),
+    [
+        (
+            "<",
+            [
+                "ticket: the last item of a list cannot be had by any number, in 5 tasks.",
+                "waiting: a range from a value to itself has nothing, and one to the next value has, in 5 tasks.",
+            ],
+        ),
+        ("<=", []),
+    ],
+)
+def test_the_last_item_and_the_end_of_a_range_are_missed(test: str, says: list[str], tmp_path: Path) -> None:
+    assert symptoms(tmp_path, "environment.ends", QUEUE.replace("TEST", test)) == says
+
+
+def test_an_end_that_the_description_leaves_out_is_none_that_is_missed(tmp_path: Path) -> None:
+    code = (
+        QUEUE.replace("number TEST", "number <=").replace("TEST", "<").replace("to end.", "to end, end not included.")
+    )
+    assert symptoms(tmp_path, "environment.ends", code) == []
+
+
+PORTAL = """
+class Desk(StatefulEnvironment):
+    def reset(self, task):
+        super().reset(task)
+        self.role, self.files = task.fields["role"], list(task.fields["files"])
+
+    @tool
+    def files_now(self) -> list[str]:
+        \"\"\"All files.\"\"\"
+        return self.files
+
+    @tool
+    def purge(self, file: str) -> str:
+        \"\"\"Remove a file.\"\"\"
+        if file not in self.files or not (TEST):
+            raise ToolFailure("denied")
+        self.files.remove(file)
+        return "removed"
+
+    def final_state(self):
+        return {"files": self.files}
+
+def tasks():
+    made = []
+    for n in range(24):
+        files = [f"plan-{one}" for one in random.Random(n).sample(range(100, 999), 3)]
+        user = f"Purge the file {files[0]}, if that is allowed: only owners and clerks may."
+        made.append(task(n, user, role=("owner", "clerk", "guest")[n % 3], files=files))
+    return made
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "says"),
+    [
+        ("self.role == 'owner' or 'clerk'", ["purge is taken where the task's 'role' is 'guest'"]),
+        ("self.role == 'owner'", ["purge is refused where the task's 'role' is 'clerk'"]),
+        ("self.role in ('owner', 'clerk')", []),
+    ],
+)
+def test_a_tool_that_does_not_care_who_may_is_named(test: str, says: list[str], tmp_path: Path) -> None:
+    found = symptoms(tmp_path, "environment.access", PORTAL.replace("TEST", test))
+    assert [one.partition(", although only")[0] for one in found] == says
