@@ -14,10 +14,11 @@ from sparring.checks.subject import Subject
 from sparring.config import load_config
 from sparring.environments import answer
 
-RECIPE = """
+DATA = """
 [data]
 train = "environment:tasks"
-
+"""
+RECIPE = """
 [environment]
 target = "environment:Desk"
 max_turns = 8
@@ -44,9 +45,9 @@ def task(n, user, **fields):
 """
 
 
-def symptoms(folder: Path, rule: str, code: str) -> list[str]:
+def symptoms(folder: Path, rule: str, code: str, data: str = DATA) -> list[str]:
     """What a rule says of an environment `Desk` with `tasks`."""
-    (folder / "recipe.toml").write_text(RECIPE, "utf-8")
+    (folder / "recipe.toml").write_text(data + RECIPE, "utf-8")
     (folder / "environment.py").write_text(HEAD + code, "utf-8")
     recipe = folder / "recipe.toml"
     found = asyncio.run(CHECKS[rule].rule(Subject(load_config(recipe), recipe)))
@@ -271,3 +272,33 @@ def tasks():
 def test_a_tool_that_does_not_care_who_may_is_named(test: str, says: list[str], tmp_path: Path) -> None:
     found = symptoms(tmp_path, "environment.access", PORTAL.replace("TEST", test))
     assert [one.partition(", although only")[0] for one in found] == says
+
+
+TARIFFS = """
+KNOWN = ["cork", "amber", "slate"] + MORE
+
+class Desk(Environment):
+    def reset(self, task):
+        self.item = task.fields["item"]
+
+    @tool
+    def tariff(self, item: str) -> int:
+        \"\"\"The price of an item.\"\"\"
+        if item not in KNOWN or item != self.item:
+            raise ToolFailure("not in the table")
+        return 7
+
+def tasks():
+    return [task(n, f"What is the price of {one}?", item=one, answer="7") for n, one in enumerate(["cork", "amber", "slate"] * 4)]
+
+def held_out():
+    return [task(20 + n, f"What is the price of {one}?", item=one, answer="7") for n, one in enumerate(["jade", "flint"] * 4)]
+"""
+
+
+@pytest.mark.parametrize(("more", "num"), [("[]", 1), ("['jade', 'flint']", 0)])
+def test_a_tool_that_knows_only_what_is_trained_on_is_named(more: str, num: int, tmp_path: Path) -> None:
+    data = '[data]\ntrain = "environment:tasks"\nheld_out = "environment:held_out"\n'
+    said = symptoms(tmp_path, "environment.held_out", TARIFFS.replace("MORE", more), data=data)
+    assert len(said) == num
+    assert all(one.startswith("tariff finds something in most training tasks, and nothing") for one in said)
