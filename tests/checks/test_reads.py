@@ -13,6 +13,7 @@ from sparring.checks.mutations import mutations
 from sparring.checks.subject import Subject
 from sparring.config import load_config
 from sparring.environments import answer
+from sparring.findings import Finding
 
 DATA = """
 [data]
@@ -50,8 +51,12 @@ def symptoms(folder: Path, rule: str, code: str, data: str = DATA) -> list[str]:
     (folder / "recipe.toml").write_text(data + RECIPE, "utf-8")
     (folder / "environment.py").write_text(HEAD + code, "utf-8")
     recipe = folder / "recipe.toml"
-    found = asyncio.run(CHECKS[rule].rule(Subject(load_config(recipe), recipe)))
-    return [one.symptom for one in found if one.severity.value != "note"]
+    subject = Subject(load_config(recipe), recipe)
+
+    async def asked() -> list[Finding]:
+        return [*await CHECKS[rule].rule(subject)]
+
+    return [one.symptom for one in asyncio.run(asked()) if one.severity.value != "note"]
 
 
 SHELVES = """
