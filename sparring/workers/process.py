@@ -27,7 +27,7 @@ from sparring.plugins import call, load_object
 from sparring.sandbox.limits import programs_end
 from sparring.types import Json, Message, ToolSchema, Turn
 from sparring.workers.pool import Code
-from sparring.workers.wire import frame, outcome, outcome_frame, receive, result_of
+from sparring.workers.wire import frame, outcome, outcome_frame, receive, result_of, sendable
 
 
 def main() -> None:
@@ -162,6 +162,8 @@ class _Worker:
             case "reply":
                 messages, session_id = arguments
                 return await call(environment.reply, messages, _Session(session_id, None, partial(self._ask, number)))
+            case "final_state":
+                return sendable(await call(environment.final_state), f"{type(environment).__name__}.final_state")
         return await call(getattr(environment, do), *arguments)
 
     async def _close(self, number: int, place: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any
 
 from sparring import errors
 from sparring.environments.calls import Observation, ToolError, ToolFailure
+from sparring.errors import UsageError
 from sparring.plugins import text_of
 from sparring.types import Json, Outcome, Reward, Sampling, Score, StopReason, Task, Trajectory, Turn, Usage
 
@@ -32,6 +33,29 @@ def frame(value: Any) -> bytes:
     """
     content = json.dumps(_marked(value), separators=(",", ":")).encode()
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
+
+
+def sendable(value: Json, returned_by: str) -> Json:
+    """The value. Raises UsageError for one that `frame` does not take, with the place and the type of what is odd in it."""
+    for path, odd in _odd(value, ""):
+        raise UsageError(
+            f"{returned_by} returned {odd!r:.60}, a {type(odd).__name__}, {f'at {path}' if path else 'as a whole'}. JSON has no "
+            "form for it, so it cannot leave a worker process; return text (str, isoformat()), a number, a list or a dict in its "
+            "place, or set environment.workers = 0."
+        )
+    return value
+
+
+def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
+    """What `frame` does not take, with its place: `orders[0].placed`."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _odd(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _odd(item, f"{path}[{index}]")
+    elif value is not None and not isinstance(value, str | int | float) and type(value) not in _CLASSES.values():
+        yield path, value
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:

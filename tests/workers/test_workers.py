@@ -119,6 +119,17 @@ def test_an_episode_is_the_same_in_a_worker_and_here(pool: WorkerPool, script: S
     assert repr(here.final_state) == repr(there.final_state) == f"{{1: {here.final_state[1]}, 'size': 2}}"
 
 
+def test_a_final_state_that_no_worker_can_send_is_an_error_with_its_place_its_type_and_what_to_do(
+    pool: WorkerPool,
+) -> None:
+    agent = EnvironmentAgent(in_workers(World, pool), max_turns=1)
+    with pytest.raises(UsageError) as caught:
+        asyncio.run(agent.play(task(is_odd=True), ScriptedSession(answer("Done."))))
+    said = str(caught.value)
+    assert "World.final_state returned datetime.date(2026, 1, 6), a date, at orders[0].placed" in said
+    assert "isoformat()" in said
+
+
 def test_a_world_that_replies_asks_the_policies_of_its_episode(pool: WorkerPool) -> None:
     customer = ScriptedSession(answer("Is that all?"), ContextOverflow("too long"))
     session = ScriptedSession(answer("Yes?"), answer("No."), others={"customer": customer})
