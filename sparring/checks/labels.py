@@ -15,6 +15,7 @@ from typing import TypeAlias
 from sparring.checks.answers import text_of
 from sparring.checks.explore import Call
 from sparring.checks.golds import Golds, golds_of
+from sparring.checks.minorities import few_that_differ
 from sparring.checks.registry import check
 from sparring.checks.rows import decimals, is_equal, number_of
 from sparring.checks.sources import Read, Way, read_everywhere
@@ -57,14 +58,16 @@ async def labels(subject: Subject) -> Iterable[Finding]:
     some tasks, and in all others it is the answer in another unit, but for its last digit, or a fixed number of days off; where
     counts and sums of listed rows are the answer only without the rows at one end of what was asked for; and where labels of
     tasks with just the number of a limit that the prompt names (`more than 500`, `at least 18`) are those of the other side.
-    Compute tool and reference answer by one rule, the one that the prompt states.
+    Where nothing of this is so, a warning where one value (a result, a count, a sum, two numbers added, subtracted or multiplied)
+    is the reference answer in three of four tasks, and nothing that can be seen tells the others apart. Compute tool and
+    reference answer by one rule, the one that the prompt states.
     """
     golds = await golds_of(subject)
     if golds is None or not golds.labels():
         return []
     reads = await read_everywhere(subject, golds)
-    found = [*_near(golds, reads), *_without_ends(subject, golds, reads)]
-    return [*found, *broken_limits(subject, golds, reads)]
+    found = [*_near(golds, reads), *_without_ends(subject, golds, reads), *broken_limits(subject, golds, reads)]
+    return found or list(few_that_differ(golds, reads))
 
 
 def _parts(golds: Golds, read: Read) -> Mapping[str, Json]:

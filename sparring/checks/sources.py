@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ MOST_CALLS = 60
 """Of one tool, that are tried in a task."""
 MOST_KEPT = 24
 """Ways to call tools that are used in all tasks."""
+SECONDS = 4.0
+"""What finding out which calls work may take, and what making them in all tasks may."""
 FIXED = 0.3
 """Share of the prompts that have a word, from which it belongs to the question and not to the task."""
 _LONGEST = 80
@@ -77,19 +80,23 @@ async def _read(subject: Subject, golds: Golds | None) -> list[Read]:
     prompts = {task.id: [_WORD.findall(user_text(task))] for task in tasks}
     counts = Counter(word for (words,) in prompts.values() for word in set(words))
     fixed = {word for word, count in counts.items() if count >= _fixed_from(word) * len(tasks)}
+    judged = set() if golds is None else {path[0] for path in golds.read}
     reads = []
     for task in tasks:
         values = {("prompt", name): value for name, value in _slots(prompts[task.id][0], fixed)}
-        values |= {("field", str(name)): str(one) for name, one in task.fields.items() if _is_scalar(one)}
+        own = {name: one for name, one in task.fields.items() if name not in judged and _is_scalar(one)}
+        values |= {("field", str(name)): str(one) for name, one in own.items()}
         parts = golds.by_task[task.id].parts if golds is not None and task.id in golds.by_task else None
         values |= {("answer", name): str(one) for name, one in (parts or {}).items() if _is_scalar(one)}
         reads.append(Read(task, frozenset(prompts[task.id][0]), values))
     if subject.environment_class is None or subject.timing.episode_seconds > SLOW_SECONDS:
         return reads
-    ways = await _ways(subject, reads)
+    ends = time.monotonic() + SECONDS
+    ways = await _ways(subject, reads, ends)
+    ends = time.monotonic() + SECONDS
     with subject.timing.as_far_as_it_goes():
         for one in reads if ways else ():
-            await _call_all(subject, one, ways)
+            await _call_all(subject, one, ways, ends)
     return reads
 
 
@@ -121,7 +128,7 @@ def _is_scalar(value: Json) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and len(str(value)) <= _LONGEST
 
 
-async def _ways(subject: Subject, reads: Sequence[Read]) -> list[Way]:
+async def _ways(subject: Subject, reads: Sequence[Read], ends: float) -> list[Way]:
     """Ways to call the tools that read that find something in the first tasks."""
     found: Counter[Way] = Counter()
     names = await reading_tools(subject)
@@ -133,7 +140,7 @@ async def _ways(subject: Subject, reads: Sequence[Read]) -> list[Way]:
                 seen: set[str] = set()
                 unknown: str | None = None
                 for way, call in itertools.islice(_candidates(subject, read, name), MOST_CALLS):
-                    if environment.is_done:
+                    if environment.is_done or time.monotonic() > ends:
                         break
                     if unknown is None:
                         stranger = strange(call)
@@ -175,7 +182,9 @@ def _values(read: Read, argument: str, schema: Mapping[str, Json]) -> Iterator[t
             yield role, fitted
 
 
-async def _call_all(subject: Subject, read: Read, ways: Sequence[Way]) -> None:
+async def _call_all(subject: Subject, read: Read, ways: Sequence[Way], ends: float) -> None:
+    if time.monotonic() > ends:
+        return
     own = copy.deepcopy(read.task)
     async with subject.opened(own) as environment:
         await reset(environment, own)
@@ -191,7 +200,12 @@ async def _call_all(subject: Subject, read: Read, ways: Sequence[Way]) -> None:
                     )
                 elif role in read.values:
                     arguments[argument] = fitted_to(read.values[role], schema)
-            if len(arguments) < len(roles) or None in arguments.values() or environment.is_done:
+            if (
+                len(arguments) < len(roles)
+                or None in arguments.values()
+                or environment.is_done
+                or time.monotonic() > ends
+            ):
                 continue
             if subject.problem_with(name, arguments) is not None:
                 continue

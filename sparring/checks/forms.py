@@ -1,0 +1,206 @@
+"""Are answers paid in the form that the prompt asks for, and have held-out tasks the answers and the words of training tasks?"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, InvalidOperation
+
+from sparring.checks.answers import canonical, text_of
+from sparring.checks.data import EVALUATED
+from sparring.checks.episodes import Episode, clipped, episodes_of, judged
+from sparring.checks.golds import Golds, golds_of
+from sparring.checks.graded import with_last
+from sparring.checks.prompt import prompt_of
+from sparring.checks.registry import check
+from sparring.checks.sources import user_text
+from sparring.checks.subject import EXPERT, Subject
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+MOST_TASKS = 12
+FEWEST = 2
+MOST_LABELS = 12
+"""Different answers of training tasks, of which most stand several times: then each is one of a list."""
+_COUNTS = {"no": 0, "one": 1, "two": 2, "three": 3, "four": 4}
+_DIGITS = re.compile(r"\b(no|one|two|three|four|\d) (?:decimals?\b|decimal places?|digits after)", re.I)
+_TO_CENTS = re.compile(r"\b(?:to the cent|to cents|whole cents|with (?:the )?cents)\b(?! where)", re.I)
+_WHOLE = re.compile(
+    r"\b(?:to the nearest (?:integer|whole)|to (?:whole numbers|an integer)|as an? (?:integer|whole number))", re.I
+)
+_LOWER = re.compile(r"\b(?:in|all) (?:lower[ -]?case|small letters)\b", re.I)
+_UPPER = re.compile(r"\b(?:in|all) (?:upper[ -]?case|capitals|capital letters|block letters)\b", re.I)
+_DAY = re.compile(r"\bYYYY-MM-DD\b|\byear-month-day\b")
+_CLOCK = re.compile(r"\bhh:mm\b", re.I)
+Rewrite = Callable[[str], str | None]
+
+
+@check("prompt.form", needs=("scorer",))
+async def form(subject: Subject) -> Iterable[Finding]:
+    """The right answer is paid when it is written as the prompt asks for.
+
+    Where the prompt names a form (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`, `YYYY-MM-DD`,
+    `hh:mm`), right answers are written so, and judged. A warning where the scorer then rejects them: who does what the prompt
+    says is graded wrong. Write the reference answers in the form of the prompt, or compare numbers as numbers.
+    """
+    golds = await golds_of(subject)
+    right = await episodes_of(subject, EXPERT) if golds is not None else []
+    if golds is None or not right or not golds.labels():
+        return []
+    found: dict[str, list[dict[str, Json]]] = {}
+    for one in right[:MOST_TASKS]:
+        for said, rewrite in _forms(await prompt_of(subject, one.gold.task)):
+            shown = await _rejected(subject, golds, one, rewrite)
+            if shown is not None:
+                found.setdefault(said.lower(), []).append(shown)
+    return [
+        Finding(
+            rule="prompt.form", severity=Severity.WARNING,
+            symptom=f"The prompt asks for {said!r}, and the scorer rejects right answers that are written so: "
+            f"{clipped(str(shown[0]['written']), 80)!r} where {clipped(str(shown[0]['right']), 80)!r} is right.",
+            evidence={"asked_for": said, "tasks": shown[:4]},
+            change="Write the reference answers in the form of the prompt, compare numbers as numbers, or change the prompt.",
+            confirm="A right answer in the form of the prompt scores 1.",
+        )
+        for said, shown in found.items()
+        if len(shown) >= FEWEST
+    ]  # fmt: skip
+
+
+def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
+    """The forms that a prompt names, each with what writes a text so; None where it is so, or cannot be."""
+    digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
+    digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
+    numbers = {int(said.split()[0]) if number is None else number for said, number in digits.items()}
+    if len(numbers) == 1:
+        (number,) = numbers
+        yield next(iter(digits)), lambda text: _rounded(text, number)
+    for pattern, rewrite in (
+        (_WHOLE, lambda text: _rounded(text, 0)),
+        (_LOWER, str.lower),
+        (_UPPER, str.upper),
+        (_DAY, _as_day),
+        (_CLOCK, _as_clock),
+    ):
+        match = pattern.search(prompt)
+        if match is not None and not (pattern is _LOWER and _UPPER.search(prompt)):
+            yield match[0], rewrite
+
+
+def _rounded(text: str, digits: int) -> str | None:
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", text):
+        return None
+    try:
+        number, step = Decimal(text), Decimal(1).scaleb(-digits)
+        up, even = (number.quantize(step, rounding=one) for one in (ROUND_HALF_UP, ROUND_HALF_EVEN))
+    except InvalidOperation:
+        return None
+    return f"{up:f}" if up == even else None
+
+
+def _as_day(text: str) -> str | None:
+    match = re.fullmatch(r"(\d{4})[/.](\d\d?)[/.](\d\d?)", text) or re.fullmatch(r"(\d{4})-(\d\d?)-(\d\d?)", text)
+    return None if match is None else f"{match[1]}-{int(match[2]):02}-{int(match[3]):02}"
+
+
+def _as_clock(text: str) -> str | None:
+    match = re.fullmatch(r"(\d\d?):(\d\d)(?::00)?", text)
+    return None if match is None else f"{int(match[1]):02}:{match[2]}"
+
+
+async def _rejected(subject: Subject, golds: Golds, one: Episode, rewrite: Rewrite) -> dict[str, Json] | None:
+    """The right answer as the prompt asks for it, where it is another text and the scorer rejects it."""
+    parts = one.gold.parts or {}
+    written: dict[str, Json] = {}
+    for name, value in parts.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            continue
+        changed = rewrite(str(value))
+        if changed is not None and changed != str(value):
+            written[name] = changed if isinstance(value, str) else float(changed) if "." in changed else int(changed)
+    if (
+        not written
+        or one.score is None
+        or one.score < 1.0
+        or all(canonical(written[key]) == canonical(parts[key]) for key in written)
+    ):
+        return None
+    message = golds.form.message({**parts, **written})
+    again = await judged(subject, golds, "form", one.gold, with_last(one.trajectory, message))
+    if again.score is None or again.score >= 1.0:
+        return None
+    return {
+        "task": one.gold.task.id,
+        "written": text_of(message) or canonical(written),
+        "right": text_of(one.gold.answer),
+    }
+
+
+@check("data.split")
+async def split(subject: Subject) -> Iterable[Finding]:
+    """Validation and held-out tasks are of the kinds that are trained on.
+
+    A warning where tasks that are evaluated have an answer out of a list of which no training task has it, or where all of their
+    prompts have words that no training prompt has and the other way round: then a split by order or by kind is measured, and
+    not what was learned. Draw the splits at random from each kind of task.
+    """
+    train = [*subject.tasks.train]
+    golds = await golds_of(subject)
+    findings = []
+    for name in EVALUATED:
+        tasks = list(getattr(subject.tasks, name))
+        if len(train) < 8 or len(tasks) < 4:
+            continue
+        findings += [*_other_answers(golds, name, train, tasks), *_other_words(name, train, tasks)]
+    return findings
+
+
+def _other_answers(golds: Golds | None, name: str, train: Sequence[Task], tasks: Sequence[Task]) -> Iterator[Finding]:
+    """Answers out of a list that no training task has."""
+    judged_by = sorted({path[0] for path in golds.read}) if golds is not None else []
+    for field in judged_by:
+        for key, known in _labels(train, field).items():
+            is_list = len(known) <= MOST_LABELS and sum(known.values()) >= 4 * len(known)
+            others = Counter(
+                {label: n for label, n in _labels(tasks, field).get(key, Counter()).items() if label not in known}
+            )
+            if is_list and sum(others.values()) >= FEWEST and len(others) <= MOST_LABELS / 2:
+                yield Finding(
+                    rule="data.split", severity=Severity.WARNING,
+                    symptom=f"{sum(others.values())} of the {len(tasks)} tasks of {name} have answers that no training task has: "
+                    f"{', '.join(list(others)[:3])}.",
+                    evidence={"split": name, "field": field, "part": key, "answers": dict(others), "trained": dict(known)},
+                    change="Draw the splits at random from tasks with every answer.",
+                    confirm="Each answer of the tasks that are evaluated is one that is trained on.",
+                )  # fmt: skip
+
+
+def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
+    """How often each text is the value of a field, by the name of its part; names of things in the task's data are none."""
+    found: dict[str, Counter[str]] = {}
+    for task in tasks:
+        value = task.fields.get(field)
+        data = canonical([one for name, one in task.fields.items() if name != field])
+        for key, one in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if isinstance(one, str) and not any(map(str.isdigit, one)) and one not in data:
+                found.setdefault(str(key), Counter())[one] += 1
+    return found
+
+
+def _other_words(name: str, train: Sequence[Task], tasks: Sequence[Task]) -> Iterator[Finding]:
+    """Words that all prompts of a split have, and no prompt of training; and the other way round."""
+    own, trained = (
+        [set(re.findall(r"[^\W\d_]{3,}", user_text(task).lower())) for task in those] for those in (tasks, train)
+    )
+    only_own = set.intersection(*own) - set.union(*trained)
+    only_trained = set.intersection(*trained) - set.union(*own)
+    if len(only_own) >= FEWEST and len(only_trained) >= FEWEST:
+        yield Finding(
+            rule="data.split", severity=Severity.WARNING,
+            symptom=f"The prompts of {name} are worded otherwise than those of training: all have "
+            f"{', '.join(sorted(only_own)[:4])}, and none {', '.join(sorted(only_trained)[:4])}.",
+            evidence={"split": name, "prompt": clipped(user_text(tasks[0])), "trained": clipped(user_text(train[0]))},
+            change="Draw the splits at random from tasks of every wording, unless another wording is what is to be measured.",
+            confirm="Prompts of both splits share their words.",
+        )  # fmt: skip
