@@ -71,14 +71,13 @@ def broken_limits(subject: Subject, golds: Golds, reads: Sequence[Read]) -> Iter
 
 
 def _limits(text: str) -> dict[float, tuple[bool, str]]:
-    """Each number of a limit, whether it is on the upper side itself, and the words; without those that are said in both ways."""
+    """Each number of a limit, whether it is on the upper side itself, and the words; without those that are said in both ways.
+    `no more than 5` divides as `more than 5` does."""
     found: dict[float, set[tuple[bool, str]]] = defaultdict(set)
     for pattern, is_upper in ((_BELOW, False), (_ABOVE, True)):
         for match in pattern.finditer(text):
             number = next(group for group in match.groups() if group)
-            # "no less than 5" has 5 on the other side than "less than 5".
-            is_denied = re.search(r"\b(?:no|not)\s$", text[: match.start()], re.I) is not None
-            found[float(number.replace(",", ""))].add((is_upper is not is_denied, match[0]))
+            found[float(number.replace(",", ""))].add((is_upper, match[0]))
     return {number: min(said) for number, said in found.items() if len({side for side, _ in said}) == 1}
 
 

@@ -67,3 +67,15 @@ def test_no_change_is_the_right_answer_in_another_spelling() -> None:
     said = {one.name for one in wrong if form.parts(one.message) == {"row": "7", "seat": "3"}}
     assert said == {"a key twice, wrong first"}
     assert {"every value another one", "text after each value"} <= {one.name for one in wrong}
+
+
+def test_a_number_as_text_gets_another_sign_and_digits_after_the_point() -> None:
+    form = AnswerForm(tags=("answer",))
+    right = form.message({"": "18"})
+    said = {
+        one.name: text_of(one.message) for one in mutations(form, right, {"": ["18", "7.5"]}) if one.kind is Kind.WRONG
+    }
+    assert said["digits after the point of each whole number"] == "<answer>18.9</answer>"
+    assert said["the sign of each number changed"] == "<answer>-18</answer>"
+    zero = form.message({"": "0"})
+    assert "the sign of each number changed" not in {one.name for one in mutations(form, zero, {"": ["0", "7"]})}
