@@ -43,6 +43,7 @@ async def ask(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:
         place = traceback.extract_tb(error.__traceback__)[-1]
         state, reason = "undecided", f"{error!r} at {place.filename}:{place.lineno}"
     found = one_of_a_kind(found)
+    subject.shared.setdefault("found", []).extend(found)
     if state == "decided" and check.name in subject.timing.cut:
         reason = "looked at fewer episodes than usual, for time"
     return found, Checked(name=check.name, state=state, seconds=time.monotonic() - began, reason=reason)

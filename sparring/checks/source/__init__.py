@@ -1,0 +1,1 @@
+"""Slips that stand in the user's own source code, read without running it."""

@@ -1,0 +1,512 @@
+"""Slips in rewards and scorers: what they take for right, what they leave out, what they read of the answer."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from sparring.checks.source.code import Code, Function, Slip
+from sparring.checks.source.logic import short
+from sparring.types import Json
+
+_REFERENCE = re.compile(r"\.fields\b")
+_GIVEN = re.compile(r"\.messages\b|\.transitions\b|\.final_state\b|\.turns\b")
+_NUMBERS_ONLY = re.compile(r"[-+?\\d.,()\[\]*:{}0-9|$£€s]*")
+
+
+class Origins:
+    """Which names of a function hold what the task wants, and which what the episode gave."""
+
+    def __init__(self, function: Function, code: Code, *, is_inner: bool = False) -> None:
+        self.function, self._code = function, code
+        self._names: dict[str, set[str]] = {name: set() for name in function.parameters}
+        for caller, call in () if is_inner else _calls(code).get(function.node.name, ()):
+            if caller is not function:
+                outer = Origins(caller, code, is_inner=True)
+                pairs = [
+                    *zip(function.parameters, call.args, strict=False),
+                    *((one.arg, one.value) for one in call.keywords if one.arg),
+                ]
+                for name, value in pairs:
+                    self._names.setdefault(name, set()).update(outer.of(value))
+        for _ in range(3):
+            for node in function.every(ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension):
+                value = node.iter if isinstance(node, ast.For | ast.comprehension) else node.value
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    if (
+                        isinstance(target, ast.Tuple)
+                        and isinstance(value, ast.Tuple)
+                        and len(target.elts) == len(value.elts)
+                    ):
+                        for one, its in zip(target.elts, value.elts, strict=True):
+                            self._bind(one, its)
+                    elif value is not None:
+                        self._bind(target, value)
+
+    def _bind(self, target: ast.AST, value: ast.AST) -> None:
+        for one in ast.walk(target):
+            if isinstance(one, ast.Name):
+                self._names.setdefault(one.id, set()).update(self.of(value))
+
+    def of(self, node: ast.AST) -> set[str]:
+        """`reference`, `given`, both or neither."""
+        text = ast.unparse(node)
+        found = {"reference"} if _REFERENCE.search(text) else set()
+        found |= {"given"} if _GIVEN.search(text) else set()
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name):
+                found |= self._names.get(one.id, set())
+                for called in self._code.named(one.id) if isinstance(self.function.parent(one), ast.Call) else ():
+                    inner = ast.unparse(called.node)
+                    found |= {"reference"} if _REFERENCE.search(inner) else {"given"} if _GIVEN.search(inner) else set()
+        return found
+
+    def is_text(self, node: ast.AST) -> bool:
+        """Whether an expression is the text of a message, or cut out of one."""
+        node = self.function.origin(node)
+        while True:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("strip", "lower", "upper", "casefold", "rstrip", "lstrip", "replace")
+            ):
+                node = self.function.origin(node.func.value)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and node.args:
+                node = self.function.origin(node.args[0])
+            elif isinstance(node, ast.BoolOp):
+                node = self.function.origin(node.values[0])
+            else:
+                break
+        text = ast.unparse(node)
+        return re.search(
+            r"\[['\"]content['\"]\]$|\.get\(['\"]content['\"](?:, ['\"]{2})?\)$|\.content$", text
+        ) is not None or (re.search(r"\.group\(|\[1\]$", text) is not None and "given" in self.of(node))
+
+
+def origins_of(function: Function, code: Code) -> Origins:
+    known = code.shared.setdefault("origins", {})
+    if function not in known:
+        known[function] = Origins(function, code)
+    return known[function]
+
+
+def _calls(code: Code) -> dict[str, list[tuple[Function, ast.Call]]]:
+    """The calls in rewards and scorers by the name of what is called."""
+    if "calls" not in code.shared:
+        found: dict[str, list[tuple[Function, ast.Call]]] = {}
+        for one in code.functions:
+            for call in one.every(ast.Call) if one.part == "judges" else ():
+                found.setdefault(getattr(call.func, "attr", getattr(call.func, "id", "")), []).append((one, call))
+        code.shared["calls"] = found
+    return code.shared["calls"]
+
+
+def keys_of(function: Function, node: ast.AST) -> list[str]:
+    """The fields of a task that an expression reads."""
+    return re.findall(r"\.fields(?:\[|\.get\()['\"](\w+)['\"]", ast.unparse(function.origin(node)))
+
+
+def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
+    """The reference somewhere in the text, a common prefix, or in what a tool echoed."""
+    origins = origins_of(function, code)
+    for node in function.every(ast.Compare):
+        left, right = node.left, node.comparators[0]
+        if len(node.ops) == 1 and isinstance(node.ops[0], ast.In):
+            wanted, seen = origins.of(left), origins.of(right)
+            if (
+                wanted == {"reference"}
+                and "given" in seen
+                and re.search(r"\[['\"]result['\"]\]|\.get\(['\"]result['\"]", ast.unparse(right))
+            ):
+                yield Slip(
+                    node,
+                    f"pays for `{short(left)}` anywhere in a tool's result: a tool that repeats its "
+                    f"arguments is paid as well",
+                    "Ask for the tool, its arguments and its success, or for the final state.",
+                )
+            elif wanted == {"reference"} and origins.is_text(right):
+                yield Slip(
+                    node,
+                    f"takes `{short(left)}` anywhere in the text for the answer: 1 is in 10, and a list "
+                    f"of all answers has the right one",
+                    "Take the answer out of the text, and compare the whole of it.",
+                )
+            texts = [one for key in keys_of(function, right) for one in code.fields.get(key, ())]
+            if origins.is_text(left) and seen == {"reference"} and texts and all(isinstance(one, str) for one in texts):
+                yield Slip(node, f"takes any part of `{short(right)}` for it, the empty text too", "Compare with `==`.")
+        cuts = [_first_part(function, one) for one in (left, right)]
+        others = [one for one in function.every(ast.Compare) if one is not node and "[" in ast.unparse(one)]
+        if (
+            len(node.ops) == 1
+            and isinstance(node.ops[0], ast.Eq)
+            and None not in cuts
+            and cuts[0] == cuts[1]
+            and not others
+        ):
+            yield Slip(
+                node, f"compares the first {cuts[0]} characters alone, in `{short(node)}`", "Compare the whole values."
+            )
+    for call in function.every(ast.Call):
+        if (
+            (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("startswith", "endswith")
+                and len(call.args) == 1
+            )
+            and {*origins.of(call.args[0])} == {"reference"}
+            and origins.is_text(call.func.value)
+        ):
+            yield Slip(
+                call,
+                f"takes a text that {call.func.attr.replace('swith', 's with')} `{short(call.args[0])}` for the answer",
+                "Compare the whole of it.",
+            )
+
+
+def _first_part(function: Function, node: ast.AST) -> int | None:
+    is_cut = (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Slice)
+        and node.slice.lower is None
+        and node.slice.upper is not None
+    )
+    value = function.constant(node.slice.upper) if is_cut else None  # type: ignore[union-attr]
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
+    """What is right, divided by what was given, or by what was wanted, and by nothing else."""
+    origins = origins_of(function, code)
+    lengths = [
+        call.args[0] for call in function.every(ast.Call) if ast.unparse(call.func) == "len" and len(call.args) == 1
+    ]
+    for node in function.every(ast.BinOp):
+        divisor = function.origin(node.right)
+        if not isinstance(node.op, ast.Div) or not (
+            isinstance(divisor, ast.Call) and ast.unparse(divisor.func) == "len" and divisor.args
+        ):
+            continue
+        above = function.origin(node.left)
+        shared = any(
+            isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitAnd) for one in ast.walk(above)
+        ) or ".intersection(" in ast.unparse(above)
+        if not shared:
+            continue
+        below = origins.of(divisor.args[0])
+        others = [
+            one
+            for one in lengths
+            if one is not divisor.args[0]
+            and not any(each is one for part in ast.walk(above) if isinstance(part, ast.Call) for each in part.args)
+        ]
+        if len(below) != 1 or any(origins.of(one) != below for one in others):
+            continue
+        missing = "too few are" if below == {"given"} else "too many are"
+        example = (
+            "a single sure one earns everything" if below == {"given"} else "a list of everything earns everything"
+        )
+        yield Slip(
+            node,
+            f"divides what is right by `{short(divisor)}` alone, so {missing} not counted: {example}",
+            "Divide by the union of both, or use F1.",
+        )
+
+
+def unpaired(function: Function, code: Code) -> Iterator[Slip]:
+    """`all(... for a, b in zip(given, wanted))` with lists of different lengths, and all() of nothing."""
+    origins = origins_of(function, code)
+    text = ast.unparse(function.node)
+    for call in function.every(ast.Call):
+        name = ast.unparse(call.func)
+        loop = (
+            call.args[0]
+            if name in ("all", "sum") and call.args and isinstance(call.args[0], ast.GeneratorExp | ast.ListComp)
+            else None
+        )
+        if loop is None:
+            continue
+        through = loop.generators[0].iter
+        if isinstance(through, ast.Call) and ast.unparse(through.func) == "zip" and not through.keywords:
+            kinds = [origins.of(one) for one in through.args]
+            parts = [ast.unparse(one) for one in through.args]
+            if (
+                {"given"} in kinds
+                and {"reference"} in kinds
+                and not any(re.search(rf"len\({re.escape(one)}\)", text) for one in parts)
+            ):
+                yield Slip(
+                    through,
+                    f"compares the pairs of `{short(through)}` and nothing behind the shorter of the two",
+                    "Give `strict=True` after comparing the lengths, or compare the lists.",
+                )
+        elif name == "all" and origins.of(through) == {"given"} and _decides(function, call):
+            place = ast.unparse(through).partition("(")[0].removesuffix(".items").removesuffix(".values")
+            if not any(
+                re.search(rf"(?<![\w.]){re.escape(place)}(?![\w.(])", ast.unparse(test))
+                for test in _tests(function, call)
+            ):
+                yield Slip(
+                    call,
+                    f"is true of an empty `{short(through)}` in `{short(call)}`: who does nothing is paid",
+                    "Ask that it is not empty, or go through what is wanted.",
+                )
+
+
+def _decides(function: Function, call: ast.AST) -> bool:
+    """Whether a call is all that is returned."""
+    node = function.parent(call)
+    while isinstance(node, ast.Call | ast.IfExp | ast.keyword | ast.Dict):
+        node = function.parent(node)
+    return isinstance(node, ast.Return)
+
+
+def _tests(function: Function, call: ast.AST) -> list[ast.AST]:
+    tests = [one.test for one in function.every(ast.If, ast.IfExp)]
+    return [
+        *tests,
+        *(one for one in function.every(ast.BoolOp)),
+        *(one for one in function.every(ast.Call) if ast.unparse(one.func) in ("len", "bool")),
+    ]
+
+
+def pattern_cuts_answers(function: Function, code: Code) -> Iterator[Slip]:
+    """A regular expression that does not read the tasks' own reference answers."""
+    keys = {key for one in function.every(ast.Subscript, ast.Call) for key in keys_of(function, one)}
+    answers = [
+        one
+        for key in sorted(keys)
+        for one in code.fields.get(key, ())
+        if isinstance(one, str | int | float) and not isinstance(one, bool)
+    ]
+    for call, pattern in _patterns(function):
+        cut: list[Json] = []
+        lost: list[Json] = []
+        read = 0
+        for answer in dict.fromkeys(answers):
+            found = pattern.search(_written(pattern.pattern, str(answer)))
+            text = (
+                None
+                if found is None
+                else found[1]
+                if pattern.groups == 1
+                else found[0]
+                if pattern.groups == 0
+                else str(answer)
+            )
+            if text is None:
+                lost.append(answer)
+            elif (
+                _number(text) is not None and _number(str(answer)) is not None and _number(text) != _number(str(answer))
+            ):
+                cut.append((answer, text))
+            else:
+                read += 1
+        is_number = all(_number(str(one)) is not None for one in answers)
+        if cut and (read or len(cut) < len(answers)):
+            yield Slip(
+                call,
+                f"reads {cut[0][1]!r} out of the right answer {cut[0][0]!r} with `{pattern.pattern}`: for "
+                f"{len(cut)} of {len(set(answers))} tasks the right answer is not read whole",
+                "Let the pattern match all of the answer, up to the closing tag.",
+                {"pattern": pattern.pattern, "answers": [one for one, _ in cut[:4]]},
+            )
+        elif lost and read and is_number:
+            yield Slip(
+                call,
+                f"does not find the right answer {lost[0]!r} with `{pattern.pattern}`, nor those of "
+                f"{len(lost)} of {len(set(answers))} tasks",
+                "Let the pattern match each form of the answers.",
+                {"pattern": pattern.pattern, "answers": lost[:4]},
+            )
+
+
+def _patterns(function: Function) -> Iterator[tuple[ast.Call, re.Pattern[str]]]:
+    for call in function.every(ast.Call):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in (
+            "search",
+            "findall",
+            "match",
+            "fullmatch",
+            "finditer",
+        ):
+            continue
+        value = function.constant(call.func.value)
+        if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+            yield call, value
+        elif (
+            ast.unparse(call.func.value) in ("re", "regex")
+            and call.args
+            and isinstance(text := function.constant(call.args[0]), str)
+        ):
+            try:
+                yield call, re.compile(text, re.DOTALL)
+            except re.error:
+                continue
+
+
+def _written(pattern: str, answer: str) -> str:
+    """The answer as the pattern expects it: between its tag, or behind its words."""
+    tag = re.search(r"<([a-zA-Z_]+)>", pattern)
+    return f"<{tag[1]}>{answer}</{tag[1]}>" if tag else answer
+
+
+def _number(text: str) -> float | None:
+    text = text.replace(",", "").strip()
+    return float(text) if re.fullmatch(r"-?\d+(?:\.\d+)?", text) else None
+
+
+def first_number(function: Function, code: Code) -> Iterator[Slip]:
+    """The first number of a text is taken for the answer."""
+    origins = origins_of(function, code)
+    for call, pattern in _patterns(function):
+        attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        text = next((one for one in call.args if origins.is_text(one)), None)
+        parent = function.parent(call)
+        takes_first = attribute == "search" or (
+            attribute == "findall" and isinstance(parent, ast.Subscript) and function.constant(parent.slice) == 0
+        )
+        if text is not None and takes_first and r"\d" in pattern.pattern and _NUMBERS_ONLY.fullmatch(pattern.pattern):
+            yield Slip(
+                call,
+                f"takes the first number in the text for the answer, with `{pattern.pattern}`: another "
+                f"number before it is read in its place",
+                "Ask for the answer in a tag, and read all of it.",
+            )
+
+
+def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
+    """The answer in lower case against references that have capitals."""
+    origins = origins_of(function, code)
+    for node in function.every(ast.Compare):
+        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.In):
+            continue
+        for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+            folded = function.origin(one)
+            fold = (
+                folded.func.attr
+                if isinstance(folded, ast.Call) and isinstance(folded.func, ast.Attribute) and not folded.args
+                else ""
+            )
+            inner = ast.unparse(function.origin(other))
+            keys = keys_of(function, other)
+            values = [each for key in keys for each in code.fields.get(key, ()) if isinstance(each, str)]
+            wrong = [
+                each
+                for each in values
+                if fold in ("lower", "upper", "casefold", "title") and getattr(each, fold)() != each
+            ]
+            if (
+                wrong
+                and "given" in origins.of(one)
+                and not re.search(r"\.(?:lower|upper|casefold|title)\(", inner)
+                and len(keys) == 1
+                and re.search(r"\]$|\)$", inner)
+            ):
+                yield Slip(
+                    node,
+                    f"compares `{short(folded)}` with the reference {wrong[0]!r}, which {fold}() never "
+                    f"gives: {len(wrong)} of {len(values)} right answers are rejected",
+                    f"Write `.{fold}()` on both sides.",
+                    {"references": wrong[:4]},
+                )
+
+
+def counts_forgotten(function: Function, code: Code) -> Iterator[Slip]:
+    """Lists with equal members compared as sets."""
+    for node in function.every(ast.Compare):
+        sides = [function.origin(one) for one in (node.left, node.comparators[0])]
+        if not isinstance(node.ops[0], ast.Eq) or not all(
+            isinstance(one, ast.Call) and ast.unparse(one.func) == "set" and one.args for one in sides
+        ):
+            continue
+        for side in sides:
+            assert isinstance(side, ast.Call)
+            lists = [
+                one
+                for key in keys_of(function, side.args[0])
+                for one in code.fields.get(key, ())
+                if isinstance(one, list)
+            ]
+            doubled = [one for one in lists if len({repr(each) for each in one}) < len(one)]
+            if doubled:
+                yield Slip(
+                    node,
+                    f"compares as sets, and {len(doubled)} of {len(lists)} references have a member "
+                    f"twice: how often is not asked",
+                    "Compare sorted lists, or Counter(...).",
+                    {"references": doubled[:2]},
+                )
+
+
+def left_out_of_the_sum(function: Function, code: Code) -> Iterator[Slip]:
+    """A part of the reward that is computed and never used."""
+    read = {one.id for one in function.every(ast.Name) if isinstance(one.ctx, ast.Load)}
+    for name, values in function.assigned.items():
+        if (
+            name not in read
+            and not name.startswith("_")
+            and not any(name in one.names for one in function.every(ast.Nonlocal, ast.Global))
+        ):
+            yield Slip(
+                values[-1],
+                f"computes `{name}` and does not use it",
+                f"Add `{name}` to what is returned, or take it out.",
+            )
+
+
+def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
+    """`.get("done", True)`: what is missing is paid."""
+    origins = origins_of(function, code)
+    for call in function.every(ast.Call):
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr == "get"
+            and len(call.args) == 2
+            and "given" in origins.of(call.func.value)
+        ):
+            value = function.constant(call.args[1])
+            if value is True or (isinstance(value, float) and value >= 1.0):
+                yield Slip(
+                    call,
+                    f"takes {value!r} for what is not there, in `{short(call)}`: an episode without it is paid",
+                    "Take False or 0 for what is missing.",
+                )
+
+
+def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
+    """`max(1.0, x)` where at most 1 is meant."""
+    for call in function.every(ast.Call):
+        name = ast.unparse(call.func)
+        if name not in ("max", "min") or len(call.args) != 2 or call.keywords:
+            continue
+        outer = [value for one in call.args if isinstance(value := function.constant(one), int | float)]
+        inner = next(
+            (
+                one
+                for one in call.args
+                if isinstance(one, ast.Call) and ast.unparse(one.func) in ("max", "min") and one.func != call.func
+            ),
+            None,
+        )
+        limits = [
+            value for one in (inner.args if inner else ()) if isinstance(value := function.constant(one), int | float)
+        ]
+        is_other = inner is not None and ast.unparse(inner.func) != name
+        low, high = (outer, limits) if name == "max" else (limits, outer)
+        if is_other and len(low) == len(high) == 1 and low[0] > high[0]:
+            yield Slip(call, f"always gives {outer[0]!r} in `{short(call)}`", "Swap the limits.")
+        is_returned = isinstance(function.parent(call), ast.Return) and not is_other
+        if is_returned and outer and ((name == "max" and outer[0] == 1) or (name == "min" and outer[0] == 0)):
+            yield Slip(
+                call,
+                f"never returns {'less' if name == 'max' else 'more'} than {outer[0]!r}, in `{short(call)}`",
+                f"Write `{'min' if name == 'max' else 'max'}`.",
+            )
+
+
+PATTERNS = (
+    part_for_whole, share_of_one_side, unpaired, pattern_cuts_answers, first_number, folded_on_one_side, counts_forgotten,
+    left_out_of_the_sum, paid_by_default, limits_swapped,
+)  # fmt: skip

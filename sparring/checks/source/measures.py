@@ -1,0 +1,267 @@
+"""Code against what its descriptions promise of pages, calendars, units and places in lists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from sparring.checks.calls import leaves
+from sparring.checks.source.code import Code, Function, Slip
+from sparring.checks.source.computing import key_read
+from sparring.checks.source.logic import short
+from sparring.checks.source.texts import described, limits_of
+
+
+def pages(function: Function, code: Code) -> Iterator[Slip]:
+    """Pages that are counted short, overlap, leave rows out, or begin at another number than the text has."""
+    page = next((one for one in function.parameters if re.search(r"page", one)), None)
+    if page is None:
+        page = next(
+            (
+                one
+                for one in function.parameters
+                if re.search(r"page", function.node.name)
+                and function.parameters[one].startswith(("int", "Annotated[int"))
+            ),
+            None,
+        )
+    covered = ("environment.pages",)
+    if page is None:
+        return
+    for node in function.every(ast.BinOp):
+        size = function.constant(node.right)
+        if (
+            isinstance(node.op, ast.FloorDiv)
+            and re.fullmatch(r"len\(.+\)", ast.unparse(node.left))
+            and isinstance(size, int)
+            and size > 1
+        ):
+            parent = function.parent(node)
+            is_more = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Add)
+            if not is_more:
+                yield Slip(
+                    node,
+                    f"rounds the number of pages down in `{short(node)}`: a last page that is not full does not exist",
+                    f"Round up: `-(-{short(node.left)} // {short(node.right)})`.",
+                    covered_by=covered,
+                )
+    based = _base(function, page)
+    for node in function.every(ast.Slice):
+        lower = function.origin(node.lower) if node.lower is not None else None
+        upper = function.origin(node.upper) if node.upper is not None else None
+        if not (isinstance(lower, ast.BinOp) and isinstance(lower.op, ast.Mult)):
+            continue
+        step = next((one for one in map(function.constant, (lower.right, lower.left)) if isinstance(one, int)), None)
+        is_sum = (
+            isinstance(upper, ast.BinOp)
+            and isinstance(upper.op, ast.Add)
+            and ast.unparse(upper.left) in (ast.unparse(node.lower or upper), ast.unparse(lower))
+        )
+        size = function.constant(upper.right) if is_sum and isinstance(upper, ast.BinOp) else None
+        if isinstance(step, int) and isinstance(size, int) and step != size:
+            what = "rows between two pages are on none" if step > size else "rows stand on two pages"
+            yield Slip(
+                node,
+                f"begins each page {step} rows after the one before and shows {size}: {what}",
+                "Use one size for both.",
+                covered_by=covered,
+            )
+        factor = lower.left if ast.unparse(lower.right) != page else lower.right
+        text = ast.unparse(factor).strip("()")
+        if (
+            based == 1
+            and text == page
+            and page not in function.assigned
+            and not any(isinstance(one, ast.AugAssign) for one in function.nodes)
+        ):
+            yield Slip(
+                node,
+                f"begins page 1 after the first {step} rows: `{page}` counts from 1, and nothing is taken off it",
+                f"Begin at `({page} - 1) * ...`.",
+                covered_by=covered,
+            )
+        if based == 0 and text == f"{page} - 1":
+            yield Slip(
+                node,
+                f"begins page 0 before the first row: `{page}` counts from 0, and 1 is taken off it",
+                f"Begin at `{page} * ...`.",
+                covered_by=covered,
+            )
+
+
+def _base(function: Function, name: str) -> int | None:
+    """The first number of a parameter, after its description, its bound, or its default."""
+    text = described(function, name) or function.documented
+    found = re.search(
+        r"(?i)\b(?:from|starts? (?:at|with)|begins? (?:at|with)|first (?:page |one )?is|counted "
+        r"from|numbered from)\s+(0|1|zero|one)\b",
+        text,
+    )
+    if found:
+        return {"0": 0, "zero": 0}.get(found[1].lower(), 1)
+    low = limits_of(function, name)[0]
+    if low in (0, 1):
+        return int(low)
+    return None
+
+
+def calendar(function: Function, code: Code) -> Iterator[Slip]:
+    """Months of 30 days, years of 365, one distance from UTC for summer and winter, the machine's own zone."""
+    about = f"{function.documented} {function.node.name} {' '.join(function.parameters)}"
+    for call in function.every(ast.Call):
+        name = ast.unparse(call.func)
+        days = next((one.value for one in call.keywords if one.arg == "days"), call.args[0] if call.args else None)
+        if name.split(".")[-1] == "timedelta" and days is not None:
+            factors = [function.constant(one) for one in ast.walk(days) if isinstance(one, ast.Constant | ast.Name)]
+            for length, word in ((30, "month"), (365, "year")):
+                if (
+                    length in factors
+                    and re.search(rf"(?i){word}", about)
+                    and not re.search(rf"\b{length}\b", function.documented)
+                ):
+                    yield Slip(
+                        call,
+                        f"takes {length} days for a {word} in `{short(call)}`",
+                        f"Count calendar {word}s.",
+                        covered_by=("environment.agreement",),
+                    )
+        hours = next((one.value for one in call.keywords if one.arg == "hours"), None)
+        read = {one.id for one in function.every(ast.Name) if isinstance(one.ctx, ast.Load)}
+        is_used = not any(
+            call is value and name_ not in read for name_, values in function.assigned.items() for value in values
+        )
+        if (
+            name.split(".")[-1] == "timedelta"
+            and isinstance(hours, ast.Subscript)
+            and is_used
+            and function.says(r"\blocal\b")
+        ) and re.search(r"(?i)utc|offset|zone|gmt", ast.unparse(hours.value)):
+            yield Slip(
+                call,
+                f"takes one distance from UTC for the whole year, in `{short(call)}`: summer time is left out",
+                "Use zoneinfo.ZoneInfo.",
+                covered_by=("environment.agreement",),
+            )
+        is_local = name in ("time.localtime", "localtime", "time.ctime", "time.mktime") or (
+            name.endswith("fromtimestamp") and len(call.args) == 1 and not call.keywords
+        )
+        if is_local and function.part == "environment":
+            yield Slip(
+                call,
+                f"reads `{short(call)}` in the time zone of the machine",
+                "Name the zone: `time.gmtime`, or `fromtimestamp(x, tz=...)`.",
+                covered_by=("environment.same_elsewhere", "environment.clock"),
+            )
+
+
+def units_differ(function: Function, code: Code) -> Iterator[Slip]:
+    """A field under one name, in one tool divided by 1000 and in another as it is."""
+    if not function.is_tool:
+        return
+    for name, key, scale, node in _measures(function):
+        for other in code.of_class(function):
+            for its_name, its_key, its_scale, _ in _measures(other) if other.is_tool and other is not function else ():
+                if (name, key) == (its_name, its_key) and scale == 1 and its_scale != 1:
+                    yield Slip(
+                        node,
+                        f"returns `{key}` as {name!r} as it is, and {other.node.name} returns it divided "
+                        f"by {1 / its_scale:g}",
+                        "Return one unit under one name.",
+                        covered_by=("environment.agreement",),
+                    )
+
+
+def _measures(function: Function) -> Iterator[tuple[str, str, float, ast.AST]]:
+    for table in function.every(ast.Dict):
+        for name, value in zip(table.keys, table.values, strict=True):
+            if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
+                continue
+            scale, read = 1.0, value
+            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div | ast.Mult):
+                factor = function.constant(value.right)
+                if isinstance(factor, int | float) and factor:
+                    scale, read = (1 / factor if isinstance(value.op, ast.Div) else float(factor)), value.left
+            key = key_read(function, read)
+            if key is not None:
+                yield name.value, key, scale, value
+
+
+def place_from_one(function: Function, code: Code) -> Iterator[Slip]:
+    """A number that counts from 1 is used as a place in a list."""
+    if not function.is_tool:
+        return
+    for node in function.every(ast.Subscript):
+        name = ast.unparse(node.slice)
+        if (
+            name not in function.parameters
+            or not re.search(r"\bint\b", function.parameters[name])
+            or name in function.assigned
+        ):
+            continue
+        values = [
+            one for key in _fields_of(function, code, ast.unparse(node.value)) for one in code.fields.get(key, ())
+        ]
+        is_list = bool(values) and all(isinstance(one, list) for one in values)
+        if is_list and _base(function, name) == 1 and f"{name} - 1" not in ast.unparse(function.node):
+            yield Slip(
+                node,
+                f"takes `{name}`, which counts from 1, as a place in `{short(node.value)}`, which counts from 0",
+                f"Write `{name} - 1`.",
+                covered_by=("environment.agreement",),
+            )
+
+
+def _fields_of(function: Function, code: Code, place: str) -> Iterator[str]:
+    for each in code.of_class(function):
+        for one in each.every(ast.Assign, ast.AnnAssign):
+            if (
+                any(
+                    ast.unparse(target) == place
+                    for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
+                )
+                and one.value is not None
+            ):
+                yield from re.findall(r"\.fields\[['\"](\w+)['\"]\]", ast.unparse(one.value))
+
+
+def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
+    """A sum of floats that is compared exactly."""
+    if not function.is_tool:
+        return
+    states = [
+        ast.unparse(one)
+        for each in code.of_class(function)
+        if each.node.name == "final_state"
+        for one in each.every(ast.Return)
+    ]
+    for node in function.every(ast.AugAssign):
+        place = ast.unparse(node.target)
+        is_float = isinstance(node.value, ast.Name) and function.parameters.get(node.value.id) == "float"
+        name = place.removeprefix("self.")
+        wanted = {
+            "values": [
+                one
+                for field in code.fields.values()
+                for key, one in leaves(field)
+                if key == name and isinstance(one, float)
+            ][:4]
+        }
+        if (
+            is_float
+            and any(re.search(rf"(?<!round\(){re.escape(place)}\s*[,}}]", one) for one in states)
+            and wanted["values"]
+        ):
+            yield Slip(
+                node,
+                f"sums floats in `{place}`, which `final_state` returns as it is: 0.1 + 0.2 is not 0.3, "
+                f"so right episodes differ from the reference",
+                "Count in cents, or round it in `final_state`.",
+                dict(wanted),
+                covered_by=("environment.amounts", "data.unreachable"),
+            )
+
+
+PATTERNS = (
+    pages, calendar, units_differ, place_from_one, float_in_state,
+)  # fmt: skip

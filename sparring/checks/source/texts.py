@@ -1,0 +1,408 @@
+"""Code against what its descriptions and the prompt promise: defaults, rounding, limits, cuts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sparring.checks.source.code import UNKNOWN, Code, Function, Slip
+from sparring.checks.source.computing import computed
+from sparring.checks.source.logic import short
+
+_WORDS = {
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "twelve": 12,
+    "twenty": 20,
+}
+
+
+_NUMBER = rf"(-?\d+(?:[.,]\d+)*|{'|'.join(_WORDS)})"
+
+
+_LEFT_OUT = r"(?:when|if|where|unless)\s+(?:it\s+is\s+|none\s+is\s+|not\s+)?"
+_LEFT_OUT += r"(?:left out|omitted|given|named|set|absent|missing|specified|empty)"
+
+
+_DEFAULT = re.compile(
+    rf"(?i)\bdefault(?:s|\s+value)?(?:\s+is|\s+to|\s+of|\s*[:=])?\s+['\"`]?([\w.-]+)"
+    rf"|['\"`]?\b([\w.-]+?)['\"`]?,?\s+(?:by default|{_LEFT_OUT})"
+)
+
+
+def default_differs(function: Function, code: Code) -> Iterator[Slip]:
+    """A default that is another than the description names."""
+    for name in function.parameters if function.is_tool else ():
+        said = _DEFAULT.search(described(function, name))
+        real, node = _real_default(function, name)
+        if said is None or real is UNKNOWN or real is None:
+            continue
+        word = (said[1] or said[2]).strip(".").lower()
+        value: Any = _WORDS.get(word, word)
+        is_number = (
+            isinstance(real, int | float)
+            and not isinstance(real, bool)
+            and re.fullmatch(r"-?\d+(?:\.\d+)?", str(value)) is not None
+        )
+        is_choice = isinstance(real, str | bool) and (
+            f"'{word}'" in function.parameters[name].lower() or word in ("true", "false", "yes", "no")
+        )
+        differs = (
+            float(value) != real
+            if is_number
+            else is_choice and word not in (str(real).lower(), "yes" if real is True else "no" if real is False else "")
+        )
+        if differs:
+            yield Slip(
+                node,
+                f"takes {real!r} for `{name}` when it is left out, and its description has {word}",
+                "Make both the same.",
+                {"described": described(function, name)[:200]},
+                covered_by=("environment.claims",),
+            )
+
+
+def described(function: Function, name: str) -> str:
+    """The description of a parameter, with lines that go on."""
+    found = re.search(
+        rf"^\s*(?:[-*]\s*)?`?{name}`?\s*(?:\([^)]*\))?\s*:\s*(.+(?:\n(?!\s*\w+\s*(?:\([^)]*\))?:).+)*)",
+        function.documented,
+        re.MULTILINE,
+    )
+    return " ".join(found[1].split()) if found else ""
+
+
+def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
+    """What a parameter is when it is left out, and where that stands."""
+    if name not in function.defaults:
+        return UNKNOWN, function.node
+    value = function.constant(function.defaults[name])
+    for node in function.every(ast.BoolOp, ast.IfExp, ast.If) if value is None else ():
+        if (
+            isinstance(node, ast.BoolOp)
+            and isinstance(node.op, ast.Or)
+            and ast.unparse(node.values[0]) == name
+            and len(node.values) == 2
+        ):
+            return function.constant(node.values[1]), node
+        test = ast.unparse(node.test) if isinstance(node, ast.If | ast.IfExp) else ""
+        if isinstance(node, ast.IfExp) and test in (f"{name} is None", f"not {name}"):
+            return function.constant(node.body), node
+        if isinstance(node, ast.IfExp) and test in (f"{name} is not None", name):
+            return function.constant(node.orelse), node
+        sets = node.body[0] if isinstance(node, ast.If) and test in (f"{name} is None", f"not {name}") else None
+        if isinstance(sets, ast.Assign) and ast.unparse(sets.targets[0]) == name:
+            return function.constant(sets.value), sets
+    return value, function.defaults[name]
+
+
+def cut_off(function: Function, code: Code) -> Iterator[Slip]:
+    """Decimals are cut off, or rounded otherwise, where the text promises to round or names a mean."""
+    rounds = function.says(
+        r"\bround(?:s|ed|ing)?\b(?!\s+(?:down|off to zero))|nearest|to the cent"
+    ) and not function.says(r"rounded down|cut off|truncat")
+    means = function.says(r"\b(?:average|mean)\b") and not function.says(
+        r"\bwhole\b|round|nearest|integer|without decimals|floor"
+    )
+    for call in function.every(ast.Call):
+        inner = call.args[0] if len(call.args) == 1 and not call.keywords else None
+        if ast.unparse(call.func) in ("int", "math.floor", "floor", "math.trunc") and isinstance(inner, ast.BinOp):
+            scale = function.constant(inner.right) if isinstance(inner.op, ast.Mult) else None
+            is_scaled = isinstance(scale, int | float) and scale in (10, 100, 1000, 10000)
+            pairs = next((pairs for _, pairs in computed(function, code, inner)), [])
+            off = [
+                (value, result)
+                for value, result in pairs
+                if isinstance(result, int | float)
+                and abs(result - round(result)) < 1e-6
+                and int(result) != round(result)
+            ]
+            if is_scaled and off:
+                yield Slip(
+                    call,
+                    f"loses a unit in `{short(call)}`: {off[0][0]!r} becomes {int(off[0][1])}, because a "
+                    f"float is a little less than the product, "
+                    f"for {len(off)} of {len(pairs)} values",
+                    "Use `round(...)`, or Decimal from the text.",
+                    covered_by=("environment.amounts",),
+                )
+            elif (is_scaled or isinstance(inner.op, ast.Div)) and rounds and not _adds_half(inner):
+                yield Slip(
+                    call,
+                    f"cuts off what its description promises to round, in `{short(call)}`",
+                    "Round: `round(...)`, or quantize a Decimal.",
+                    covered_by=("environment.amounts",),
+                )
+            elif isinstance(inner.op, ast.Div) and means:
+                yield Slip(
+                    call,
+                    f"cuts the decimals of a mean off, in `{short(call)}`",
+                    "Return the mean with its decimals, or describe that it is whole.",
+                )
+        if ast.unparse(call.func) == "round" and function.says(
+            r"half[- ]?(?:a \w+ )?(?:is |are |goes )?(?:rounded )?up\b|half up|away from zero|commercial"
+        ):
+            yield Slip(
+                call,
+                f"rounds half to even with `{short(call)}`, where its description promises half up",
+                "Quantize a Decimal with ROUND_HALF_UP.",
+                covered_by=("environment.amounts",),
+            )
+        if ast.unparse(call.func) == "round" and len(call.args) == 1 and means and _is_mean(function, call.args[0]):
+            yield Slip(
+                call,
+                f"rounds a mean to a whole number, in `{short(call)}`, which its description does not have",
+                "Keep the decimals.",
+                covered_by=("environment.ties",),
+            )
+    for node in function.every(ast.BinOp):
+        if (
+            isinstance(node.op, ast.FloorDiv)
+            and (means or rounds)
+            and ast.unparse(node.left).startswith("sum(")
+            and "len(" in ast.unparse(node.right)
+        ):
+            yield Slip(
+                node,
+                f"cuts the decimals of a mean off, in `{short(node)}`",
+                "Divide with `/`, and round where that is promised.",
+                covered_by=("environment.amounts",),
+            )
+    for node in function.every(ast.FormattedValue):
+        form = ast.unparse(node.format_spec) if node.format_spec is not None else ""
+        if re.search(r"\.0f|^f?['\"]d", form) and means and _is_mean(function, node.value):
+            yield Slip(
+                node,
+                f"writes the mean `{short(node.value)}` without decimals, which its description does not "
+                f"have: different means look equal",
+                "Write enough decimals.",
+                covered_by=("environment.ties",),
+            )
+
+
+def _adds_half(node: ast.BinOp) -> bool:
+    return any(isinstance(one, ast.Constant) and one.value in (0.5, "0.5") for one in ast.walk(node))
+
+
+def _is_mean(function: Function, node: ast.AST) -> bool:
+    text = ast.unparse(function.origin(node))
+    return re.search(r"\bsum\(.*/\s*len\(|\bmean\(", text) is not None
+
+
+def limits_of(function: Function, name: str) -> tuple[float | None, float | None]:
+    """The lowest and the highest value of a parameter, after its annotation or its description."""
+    given = next((one for one in (*function.node.args.args, *function.node.args.kwonlyargs) if one.arg == name), None)
+    for call in ast.walk(given.annotation) if given is not None and given.annotation is not None else ():
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in ("Bounded", "Field", "Interval"):
+            limits = {one.arg: function.constant(one.value) for one in call.keywords}
+            low, high = limits.get("ge"), limits.get("le")
+            return (low if isinstance(low, int | float) else None), (high if isinstance(high, int | float) else None)
+    found = re.search(r"(?<![\w.-])(\d+)\s+(?:to|through|up to)\s+(\d+)(?![\w.%-])", described(function, name))
+    return (float(found[1]), float(found[2])) if found else (None, None)
+
+
+def limit_refused(function: Function, code: Code) -> Iterator[Slip]:
+    """A parameter's own first or last value is refused."""
+    for name in function.parameters if function.is_tool else ():
+        low, high = limits_of(function, name)
+        if low is None and high is None:
+            continue
+        for node in function.every(ast.Compare):
+            parts = [node.left, *node.comparators]
+            for one, operator, other in zip(parts, node.ops, parts[1:], strict=False):
+                is_range = (
+                    isinstance(operator, ast.In | ast.NotIn)
+                    and isinstance(other, ast.Call)
+                    and ast.unparse(other.func) == "range"
+                )
+                if is_range and ast.unparse(one) == name and isinstance(other, ast.Call) and len(other.args) in (1, 2):
+                    first = function.constant(other.args[0]) if len(other.args) == 2 else 0
+                    last = function.constant(other.args[-1])
+                    missed = (
+                        high
+                        if last == high
+                        else low
+                        if low is not None and isinstance(first, int) and first == low + 1
+                        else None
+                    )
+                    if missed is not None:
+                        yield _refusal(node, name, missed)
+                        continue
+                value = function.constant(other) if ast.unparse(one) == name else None
+                refuses = isinstance(holder := function.parent(node), ast.If) and isinstance(holder.body[0], ast.Raise)
+                is_last = value == high and isinstance(operator, ast.GtE)
+                is_first = value == low and isinstance(operator, ast.LtE)
+                if refuses and isinstance(value, int | float) and (is_last or is_first):
+                    yield _refusal(node, name, value)
+
+
+def _refusal(node: ast.AST, name: str, value: float) -> Slip:
+    return Slip(
+        node,
+        f"refuses `{name}` = {value:g} in `{short(node)}`, which its schema or description allows",
+        "Include the limit.",
+        cause=f"{name} {value}",
+        covered_by=("environment.limits", "data.unreachable"),
+    )
+
+
+_BELOW = r"(?:more than|over|above|exceed(?:s|ing)?|greater than|higher than|larger than|at most|up to|"
+_BELOW += r"no more than|not more than|maximum of|max\.? of)"
+
+
+_FROM = r"(?:at least|less than|below|under|fewer than|no less than|minimum of|smaller than|lower than)"
+
+
+def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
+    """`>= 500` where the text has "more than 500"."""
+    nodes = {found[0]: node for node in function.every(ast.Compare) if (found := _side(function, node)) is not None}
+    if not nodes:
+        return
+    sides: dict[float, set[str]] = {}
+    texts = [*code.prompts, function.documented]
+    for text in texts:
+        for words, side in ((_BELOW, "below"), (_FROM, "above")):
+            for found in re.findall(rf"(?i)\b{words}\s+[$€£]?\s?(\d[\d,]*(?:\.\d+)?)(?![\d.:/-]*\d)", text):
+                sides.setdefault(float(found.replace(",", "")), set()).add(side)
+        for found, word in re.findall(
+            r"(?i)(?<![\w.,])(\d[\d,]*(?:\.\d+)?)\s*(?:\w+\s+)?or\s+(more|over|above|higher|less|fewer|below|under|lower)\b",
+            text,
+        ):
+            sides.setdefault(float(found.replace(",", "")), set()).add(
+                "above" if word.lower() in ("more", "over", "above", "higher") else "below"
+            )
+    own = _limits(code, function.part)
+    for limit, node in nodes.items():
+        if limit >= 3 and len(sides.get(limit, ())) == 1 and own[limit] and not own[limit] & sides[limit]:
+            phrase = next(
+                one
+                for text in texts
+                for one in re.findall(
+                    rf"(?i)[^.\n]{{0,60}}(?<![\d.,]){limit:,.10g}(?!\d)[^.\n]{{0,30}}|[^.\n]{{0,60}}(?<![\d.,]){limit:.10g}(?!\d)[^.\n]{{0,30}}",
+                    text,
+                )
+            )
+            yield Slip(
+                node,
+                f"puts exactly {limit:g} on the other side than the text does: `{short(node)}` against "
+                f'"{phrase.strip()}"',
+                "Write the comparison as the text has it.",
+                {"text": phrase.strip()},
+                covered_by=("environment.limits",),
+            )
+
+
+def _limits(code: Code, part: str) -> dict[float, set[str]]:
+    """The constants that values are compared with, and on which side of them they count."""
+    if f"limits {part}" not in code.shared:
+        own: dict[float, set[str]] = {}
+        for each in code.functions:
+            for node in each.every(ast.Compare) if each.part == part else ():
+                found = _side(each, node)
+                if found is not None:
+                    own.setdefault(found[0], set()).add(found[1])
+        code.shared[f"limits {part}"] = own
+    return code.shared[f"limits {part}"]
+
+
+def _side(function: Function, node: ast.Compare) -> tuple[float, str] | None:
+    """The limit of a comparison of a value with a constant, and on which side the limit itself is."""
+    if len(node.ops) != 1 or type(node.ops[0]) not in (ast.Lt, ast.LtE, ast.Gt, ast.GtE):
+        return None
+    left, right, operator = node.left, node.comparators[0], type(node.ops[0])
+    if isinstance(function.constant(left), int | float):
+        left, right = right, left
+        operator = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}[operator]
+    limit = function.constant(right)
+    is_value = isinstance(left, ast.Name | ast.Subscript) or (
+        isinstance(left, ast.Attribute) and ast.unparse(left.value) != "self"
+    )
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not is_value:
+        return None
+    if isinstance(left, ast.Name) and any(
+        isinstance(one, ast.Call) and ast.unparse(one.func) == "len" for one in ast.walk(function.origin(left))
+    ):
+        return None
+    return float(limit), "below" if operator in (ast.Gt, ast.LtE) else "above"
+
+
+def other_count(function: Function, code: Code) -> Iterator[Slip]:
+    """The first ten in the text, the first five in the code."""
+    if not function.is_tool:
+        return
+    found = re.findall(
+        rf"(?i)\b(?:first|last|top|at most|up to|no more "
+        rf"than|the)\s+{_NUMBER}\s+(?!characters|letters|digits|decimals|words)(?:\w+)",
+        function.documented.partition("Args:")[0],
+    )
+    said = {int(one) for one in (str(_WORDS.get(one.lower(), one)) for one in found) if one.isdigit()}
+    cuts: dict[int, ast.AST] = {}
+    for node in function.every(ast.Subscript, ast.Call):
+        value = UNKNOWN
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Slice)
+            and node.slice.lower is None
+            and node.slice.step is None
+        ):
+            value = function.constant(node.slice.upper) if node.slice.upper is not None else UNKNOWN
+        elif (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") in ("head", "fetchmany", "most_common")
+            and node.args
+        ):
+            value = function.constant(node.args[0])
+        if isinstance(value, int) and value > 0:
+            cuts[value] = node
+    if len(said) == 1 and len(cuts) == 1 and said != set(cuts) and next(iter(said)) > 1:
+        count, (value, node) = said.pop(), cuts.popitem()
+        yield Slip(
+            node,
+            f"takes {value} in `{short(node)}`, and its description has {count}",
+            "Make both the same.",
+            covered_by=("environment.claims",),
+        )
+
+
+def cut_text(function: Function, code: Code) -> Iterator[Slip]:
+    """A text that is kept without its end."""
+    for node in function.every(ast.Subscript):
+        if (
+            isinstance(node.slice, ast.Slice)
+            and node.slice.lower is None
+            and isinstance(node.value, ast.Name)
+            and function.is_tool
+        ):
+            length = function.constant(node.slice.upper) if node.slice.upper is not None else UNKNOWN
+            is_text = function.parameters.get(node.value.id) == "str" and node.value.id not in function.assigned
+            parent = function.parent(node)
+            is_said = function.says(rf"\b{length}\b|\bcut\b|truncat|shorten|\bfirst\b|at most|up to|character")
+            if (
+                is_text
+                and isinstance(length, int)
+                and length >= 8
+                and not is_said
+                and not isinstance(parent, ast.Compare)
+            ):
+                yield Slip(
+                    node,
+                    f"keeps the first {length} characters of `{node.value.id}` and does not describe that",
+                    "Keep all of it, or refuse what is longer.",
+                    covered_by=("environment.writes_lost", "data.unreachable"),
+                )
+
+
+PATTERNS = (
+    default_differs, cut_off, limit_refused, limit_on_the_other_side, other_count, cut_text,
+)  # fmt: skip
+PATTERNS_OF_TASKS = (limit_on_the_other_side,)
