@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sparring.checks.registry import check
-from sparring.checks.source import data, grading, keys, logic, measures, state, statements, texts
+from sparring.checks.source import copies, data, grading, keys, logic, measures, state, statements, texts
 from sparring.checks.source.code import Code, Function, Part, Slip, read
 from sparring.checks.subject import Subject
 from sparring.findings import Finding, Severity
@@ -17,7 +17,15 @@ from sparring.findings import Finding, Severity
 Pattern: TypeAlias = Callable[[Function, Code], Iterator[Slip]]
 _PYTHON = (*logic.PATTERNS, *statements.PATTERNS)
 PATTERNS: Mapping[Part, Sequence[Pattern]] = {
-    "environment": (*_PYTHON, *texts.PATTERNS, *measures.PATTERNS, *state.PATTERNS, *keys.PATTERNS, *data.PATTERNS),
+    "environment": (
+        *_PYTHON,
+        *texts.PATTERNS,
+        *measures.PATTERNS,
+        *state.PATTERNS,
+        *keys.PATTERNS,
+        *data.PATTERNS,
+        *copies.PATTERNS,
+    ),
     "judges": (*_PYTHON, *grading.PATTERNS),
     "tasks": (*_PYTHON, *texts.PATTERNS_OF_TASKS, *data.PATTERNS_OF_TASKS),
 }
