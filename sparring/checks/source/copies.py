@@ -89,7 +89,7 @@ def other_end(function: Function, code: Code) -> Iterator[Slip]:
                 found[0][0],
                 f"takes the other end in `{short(found[0][0])}` than its description, which has {word!r}",
                 "Turn the order round.",
-                covered_by=("environment.claims",),
+                covered_by=("environment.claims", "environment.described", "environment.ends"),
             )
 
 
@@ -113,7 +113,7 @@ def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
                 f"and its description has {word!r}",
                 "Write the comparison as the description has it.",
                 {"described": text[:200]},
-                covered_by=("environment.claims",),
+                covered_by=("environment.claims", "environment.described", "environment.ends"),
             )
 
 
@@ -238,7 +238,7 @@ def percent_as_share(function: Function, code: Code) -> Iterator[Slip]:
                 node,
                 f"takes `{name}`, which is a number of hundredths, for a share in `{short(node)}`",
                 f"Write `{name} / 100`.",
-                covered_by=("environment.amounts",),
+                covered_by=("environment.amounts", "environment.computed"),
             )
 
 

@@ -149,7 +149,7 @@ def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
                     f"value in {rows.count(found)} of {len(rows)} rows",
                     f"Leave {found!r} out first.",
                     {"field": key, "values": sorted(set(rows))[:6]},
-                    covered_by=("environment.amounts",),
+                    covered_by=("environment.amounts", "environment.computed"),
                 )
 
 

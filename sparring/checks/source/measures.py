@@ -26,7 +26,7 @@ def pages(function: Function, code: Code) -> Iterator[Slip]:
             ),
             None,
         )
-    covered = ("environment.pages",)
+    covered = ("environment.pages", "environment.ends")
     if page is None:
         return
     for node in function.every(ast.BinOp):

@@ -68,7 +68,7 @@ def default_differs(function: Function, code: Code) -> Iterator[Slip]:
                 f"takes {real!r} for `{name}` when it is left out, and its description has {word}",
                 "Make both the same.",
                 {"described": described(function, name)[:200]},
-                covered_by=("environment.claims",),
+                covered_by=("environment.claims", "environment.described", "environment.ends"),
             )
 
 
@@ -134,14 +134,14 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
                     f"float is a little less than the product, "
                     f"for {len(off)} of {len(pairs)} values",
                     "Use `round(...)`, or Decimal from the text.",
-                    covered_by=("environment.amounts",),
+                    covered_by=("environment.amounts", "environment.computed"),
                 )
             elif (is_scaled or isinstance(inner.op, ast.Div)) and rounds and not _adds_half(inner):
                 yield Slip(
                     call,
                     f"cuts off what its description promises to round, in `{short(call)}`",
                     "Round: `round(...)`, or quantize a Decimal.",
-                    covered_by=("environment.amounts",),
+                    covered_by=("environment.amounts", "environment.computed"),
                 )
             elif isinstance(inner.op, ast.Div) and means:
                 yield Slip(
@@ -156,7 +156,7 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
                 call,
                 f"rounds half to even with `{short(call)}`, where its description promises half up",
                 "Quantize a Decimal with ROUND_HALF_UP.",
-                covered_by=("environment.amounts",),
+                covered_by=("environment.amounts", "environment.computed"),
             )
         if ast.unparse(call.func) == "round" and len(call.args) == 1 and means and _is_mean(function, call.args[0]):
             yield Slip(
@@ -176,7 +176,7 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
                 node,
                 f"cuts the decimals of a mean off, in `{short(node)}`",
                 "Divide with `/`, and round where that is promised.",
-                covered_by=("environment.amounts",),
+                covered_by=("environment.amounts", "environment.computed"),
             )
     for node in function.every(ast.FormattedValue):
         form = ast.unparse(node.format_spec) if node.format_spec is not None else ""
@@ -252,7 +252,7 @@ def _refusal(node: ast.AST, name: str, value: float) -> Slip:
         f"refuses `{name}` = {value:g} in `{short(node)}`, which its schema or description allows",
         "Include the limit.",
         cause=f"{name} {value}",
-        covered_by=("environment.limits", "data.unreachable"),
+        covered_by=("environment.limits", "environment.ends", "data.unreachable"),
     )
 
 
@@ -298,7 +298,7 @@ def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
                 f'"{phrase.strip()}"',
                 "Write the comparison as the text has it.",
                 {"text": phrase.strip()},
-                covered_by=("environment.limits",),
+                covered_by=("environment.limits", "environment.described", "data.labels"),
             )
 
 
@@ -370,7 +370,7 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
             node,
             f"takes {value} in `{short(node)}`, and its description has {count}",
             "Make both the same.",
-            covered_by=("environment.claims",),
+            covered_by=("environment.claims", "environment.described", "environment.ends"),
         )
 
 
