@@ -13,6 +13,7 @@ from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects, is_paid
 from sparring.checks.plans import Plan, plans_of
 from sparring.checks.scripted import ScriptedPolicy, as_trajectory, saying
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
+from sparring.checks.timing import OutOfTimeError
 from sparring.environments import Environment, answer, tool_call
 from sparring.types import Json, Message, Task, Trajectory
 
@@ -121,11 +122,17 @@ def _script(plan: Plan) -> tuple[Message, ...]:
 async def _right_episodes(
     subject: Subject, tasks: Mapping[str, Task], scripts: Mapping[str, tuple[Message, ...]]
 ) -> dict[str, Trajectory]:
-    """What the expert plays of some of the tasks, unjudged, by task id; none without an environment."""
+    """What the expert plays of some of the tasks, unjudged, by task id; none without an environment. Raises OutOfTimeError where
+    there is no time for one: what is graded would be guessed."""
     played: dict[str, Trajectory] = {}
     for task in [one for one in subject.sample if one.id in scripts][:NUM_PROBED]:
-        with suppress(UndecidedError):
+        try:
             played[task.id] = await subject.play(task, saying(EXPERT, scripts[task.id]), judged=False)
+        except OutOfTimeError:
+            if not played:
+                raise
+        except UndecidedError:
+            continue
     return played
 
 

@@ -9,8 +9,11 @@ import pytest
 
 from sparring.checks import CHECKS
 from sparring.checks.answers import AnswerForm, text_of
+from sparring.checks.golds import golds_of
+from sparring.checks.graded import Aspect
 from sparring.checks.mutations import mutations
 from sparring.checks.subject import Subject
+from sparring.checks.timing import OutOfTimeError, Timing
 from sparring.config import load_config
 from sparring.environments import answer
 from sparring.findings import Finding
@@ -136,6 +139,32 @@ def test_a_value_that_tasks_want_and_no_tool_takes_is_named(lights: str, num: in
     said = symptoms(tmp_path, "data.unreachable", HOUSE.replace("LIGHTS", lights))
     assert len(said) == num
     assert all(one.startswith("`turn` does not take 'blue' as `light`") for one in said)
+
+
+def test_what_is_graded_is_not_guessed_where_there_is_no_time_to_play(tmp_path: Path) -> None:
+    expert = """
+    def demonstrate(self, task):
+        lamp = list(task.fields["lamps"])[0]
+        return [tool_call("turn", lamp=lamp, light=task.fields["state"]["lamps"][lamp]), answer("Done.")]
+"""
+    code = HOUSE.replace("LIGHTS", "'bright', 'dim', 'blue'").replace(
+        "\n    def final_state", f"{expert}\n    def final_state"
+    )
+    (tmp_path / "recipe.toml").write_text(DATA + RECIPE, "utf-8")
+    head = f"{HEAD}from sparring.environments import answer, tool_call\n"
+    (tmp_path / "environment.py").write_text(head + code, "utf-8")
+    recipe = tmp_path / "recipe.toml"
+
+    def subject(seconds: float) -> Subject:
+        timing = Timing(seconds=seconds)
+        timing.begin("reward.scorer")
+        return Subject(load_config(recipe), recipe, timing=timing)
+
+    golds = asyncio.run(golds_of(subject(60)))
+    assert golds is not None
+    assert golds.graded == {Aspect.STATE}
+    with pytest.raises(OutOfTimeError):
+        asyncio.run(golds_of(subject(0)))
 
 
 def test_lists_are_cut_and_lengthened() -> None:
