@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sparring.checks import CHECKS
 from tests.checks.judge import judged
 from tests.checks.test_blind import SLOW
+from tests.checks.test_model_judges import Endpoint
 from tests.checks.test_planted import findings
 from tests.test_examples import ROOT, blocks
 
@@ -144,10 +146,15 @@ def reward(trajectory):
 """
 
 
+SHOWN: set[tuple[str, int]] = set()
+"""Pages and lines of the blocks that recipes were made of."""
+
+
 def block(page: str, containing: str) -> str:
     """The one Python block of a page that has this text in it."""
-    (found,) = [one.code for one in blocks(ROOT / "docs" / page) if containing in one.code]
-    return textwrap.dedent(found)
+    (found,) = [one for one in blocks(ROOT / "docs" / page) if containing in one.code]
+    SHOWN.add((page, found.line))
+    return textwrap.dedent(found.code)
 
 
 REWARDS = "rewards-and-scorers.md"
@@ -332,6 +339,69 @@ scorer = state_difference("state")
 }  # fmt: skip
 
 
+JUDGED = """
+from sparring.rewards import example
+from sparring.scorers import exact_match
+
+
+class Desk(Environment):
+    def reset(self, task):
+        self.stock = task.fields["stock"]
+
+    @tool
+    def look(self, part: str) -> dict[str, str | int]:
+        "How many there are of a part, and on which shelf."
+        return self.stock.get(part, {"error": f"{part} is unknown"})
+
+    def demonstrate(self, task):
+        return [tool_call("look", part=task.fields["part"]), answer(task.fields["solution"])]
+
+
+KINDS = ("bolt", "nut", "gear", "cap", "rivet", "hinge")
+
+
+def one(task_id, rng):
+    parts = [f"{kind}{rng.randint(12, 99)}" for kind in rng.sample(KINDS, 3)]
+    stock = {part: {"count": rng.randint(100, 999), "shelf": f"{rng.choice('ABC')}{rng.randint(10, 99)}"} for part in parts}
+    row = stock[parts[0]]
+    prompt = f"Case {task_id}: how many are there of the part {parts[0]}? Answer in the form `17, on the shelf A11`."
+    solution = f"{row['count']}, on the shelf {row['shelf']}"
+    return Task(
+        id=task_id, messages=({"role": "user", "content": prompt},),
+        fields={"stock": stock, "part": parts[0], "solution": solution},
+    )
+
+
+scorer = exact_match(None, "solution")
+labelled = [
+    pair for task in train_tasks()[:4]
+    for pair in ((example(task, answer(task.fields["solution"])), True), (example(task, answer("5")), False))
+]
+"""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """A model that finds the amount of the reference, and its shelf, in an answer."""
+
+    def judges(shown: Mapping[str, str]) -> dict[str, bool]:
+        said, right = (shown.get(name, "").strip() for name in ("answer", "reference"))
+        return {"right": said == right, "source": bool(right) and said.partition(", ")[2] == right.partition(", ")[2]}
+
+    started = Endpoint(judges)
+    yield started
+    started.close()
+
+
+def test_the_judge_that_a_page_shows_passes_the_check_against_a_model(endpoint: Endpoint, tmp_path: Path) -> None:
+    shown = block(REWARDS, "reward = Calibrated(judge").replace("http://127.0.0.1:8000/v1", endpoint.address)
+    (tmp_path / "environment.py").write_text(TASKS + JUDGED + shown, "utf-8")
+    (tmp_path / "recipe.toml").write_text(RECIPE, "utf-8")
+    found = [(one.severity.value, one.rule, one.symptom) for one in findings(tmp_path)]
+    assert [one for one in found if one[0] != "note"] == []
+    assert endpoint.num_asked > 100
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_a_page_shows_passes_the_check(name: str, tmp_path: Path) -> None:
     (tmp_path / "environment.py").write_text(TASKS + RECIPES[name](), "utf-8")
@@ -343,7 +413,7 @@ def test_what_a_page_shows_passes_the_check(name: str, tmp_path: Path) -> None:
 
 
 LONG = {"environment.leaks", "environment.twins", "environment.clock", "environment.randomness", "environment.close"}
-"""Rules that play many episodes, which `tests/checks/blind_clean` has."""
+"""Rules that play many episodes."""
 
 
 def environment_recipe(folder: Path, code: str, *, target: str, more: str = "") -> str:
@@ -365,44 +435,80 @@ def one(task_id, rng):
 """
 
 
+def weather(more: str = "") -> str:
+    """The replayed environment of the page, with a method more maybe; its rows are in the folder above."""
+    shown = re.sub(
+        r"(?m)^(calls = |Fixtures\.record|assert ).*\n", "", block("environments.md", "class Weather(ReplayEnvironment")
+    )
+    rows = "Path(__file__).parents[1] / 'fixtures/weather.jsonl'"
+    shown = "from pathlib import Path\n" + shown.replace('"fixtures/weather.jsonl"', rows).rstrip() + "\n"
+    asked = ASKED.format(fields="{'city': rng.choice(('Rome', 'Oslo'))}", prompt="the weather in {fields['city']}")
+    return shown + textwrap.indent(more, "    ") + asked
+
+
+ENVIRONMENTS = {
+    "weather": lambda: ("Weather", weather()),
+    "weather_with_miss": lambda: ("Weather", weather(block("environments.md", "def miss(self, error)"))),
+    "hotels": lambda: (
+        "Hotels", block("environments.md", "class Hotels(Environment)")
+        + ASKED.format(fields="{'stars': rng.randint(1, 5)}", prompt="hotels with {fields['stars']} stars"),
+    ),
+    "restaurant": lambda: (
+        "Restaurant", block("environments.md", "class Restaurant(Environment)")
+        + ASKED.format(fields="{'wish': rng.choice(('soup', 'rice', 'fish'))}", prompt="serve the customer"),
+    ),
+    "books": lambda: (
+        "Books", block("environments.md", "class Books(PythonTool, SqlTool)")
+        + ASKED.format(
+            fields="{'sales': [{'title': t, 'copies': rng.randint(1, 9)} for t in ('Emma', 'Dune')]}",
+            prompt="how many books were sold?",
+        ),
+    ),
+    "library": lambda: ("Desk", RECIPES["Library"]()),
+    "orders": lambda: ("Desk", RECIPES["Orders"]()),
+}  # fmt: skip
+SANDBOXED = {"books"}
+"""Of which each episode takes a sandbox: the rules that play many are for the others."""
+NOT_CHECKED = {
+    (REWARDS, "def reward(trajectory: Trajectory) -> float: ..."): "signatures without a body",
+    (REWARDS, 'Score(0.0, {"field/part"'): "a value, which tests/test_examples.py makes",
+    (
+        "environments.md",
+        'ScriptedSession(tool_call("find"',
+    ): "an episode of Library, which tests/test_examples.py plays",
+    ("environments.md", "def build(seed):"): "a model, which tests/test_examples.py builds",
+}
+"""Blocks of which no recipe can be made, by a text in them, and why."""
+
+
+def test_every_block_of_these_pages_is_part_of_a_recipe_that_is_checked_or_has_a_reason() -> None:
+    pages = ("rewards-and-scorers.md", "reward-guide.md", "environments.md")
+    for made in (*RECIPES.values(), *ENVIRONMENTS.values()):
+        made()
+    block(REWARDS, "reward = Calibrated(judge")  # of a test of its own
+    checked = set(SHOWN)
+    for page, text in NOT_CHECKED:
+        block(page, text)
+    assert len(SHOWN) == len(checked) + len(NOT_CHECKED), "a block that is checked needs no reason"
+    assert {(page, one.line) for page in pages for one in blocks(ROOT / "docs" / page)} == SHOWN
+
+
 def test_every_environment_of_its_page_passes_the_rules_on_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page, weather = "environments.md", block("environments.md", "class Weather(ReplayEnvironment")
     monkeypatch.chdir(tmp_path)
-    exec(weather, {"__name__": "recording"})
-    weather = re.sub(r"(?m)^(calls = |Fixtures\.record|assert ).*\n", "", weather)
-    weather = weather.replace('"fixtures/weather.jsonl"', "Path(__file__).parents[1] / 'fixtures/weather.jsonl'")
-    restaurant = block(page, "class Restaurant(Environment)")
-    folders = [
-        environment_recipe(
-            tmp_path / "weather", "from pathlib import Path\n" + weather
-            + ASKED.format(fields="{'city': rng.choice(('Rome', 'Oslo'))}", prompt="the weather in {fields['city']}"),
-            target="Weather",
-        ),
-        environment_recipe(
-            tmp_path / "hotels", block(page, "class Hotels(Environment)")
-            + ASKED.format(fields="{'stars': rng.randint(1, 5)}", prompt="hotels with {fields['stars']} stars"),
-            target="Hotels",
-        ),
-        environment_recipe(
-            tmp_path / "restaurant", restaurant
-            + ASKED.format(fields="{'wish': rng.choice(('soup', 'rice', 'fish'))}", prompt="serve the customer"),
-            target="Restaurant", more="[policies.customer]\nmax_tokens = 128\n",
-        ),
-        environment_recipe(
-            tmp_path / "books", block(page, "class Books(PythonTool, SqlTool)")
-            + ASKED.format(
-                fields="{'sales': [{'title': t, 'copies': rng.randint(1, 9)} for t in ('Emma', 'Dune')]}",
-                prompt="how many books were sold?",
-            ),
-            target="Books",
-        ),
-        environment_recipe(tmp_path / "library", RECIPES["Library"](), target="Desk"),
-        environment_recipe(tmp_path / "orders", RECIPES["Orders"](), target="Desk"),
-    ]  # fmt: skip
-    rules = [name for name, one in CHECKS.items() if one.family == "environment" and name not in SLOW | LONG]
-    asked = [{"folder": folder, "rule": rule, "options": {}} for folder in folders for rule in rules]
+    exec(block("environments.md", "class Weather(ReplayEnvironment"), {"__name__": "recording"})
+    rules = [name for name, one in CHECKS.items() if one.family == "environment" and name not in SLOW]
+    asked = []
+    for name, made in ENVIRONMENTS.items():
+        target, code = made()
+        more = "[policies.customer]\nmax_tokens = 128\n" if name == "restaurant" else ""
+        folder = environment_recipe(tmp_path / name, code, target=target, more=more)
+        asked += [
+            {"folder": folder, "rule": rule, "options": {}}
+            for rule in rules
+            if rule not in LONG or name not in SANDBOXED
+        ]
     verdicts = zip(asked, judged(asked), strict=True)
     found = [
         (Path(one["folder"]).name, verdict) for one, verdict in verdicts

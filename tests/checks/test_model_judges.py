@@ -4,7 +4,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,15 @@ scorer = judge.score
 """
 
 
-class Endpoint:
-    """A model that compares answer and reference exactly, unless it has another status than 200."""
+def compared(shown: Mapping[str, str]) -> dict[str, bool]:
+    """What the model says of an answer, by criterion."""
+    return {"right": shown.get("reference", "") in shown["answer"]}
 
-    def __init__(self) -> None:
+
+class Endpoint:
+    """A model that judges answers by comparing texts, unless it has another status than 200."""
+
+    def __init__(self, judges: Callable[[Mapping[str, str]], Mapping[str, bool]] = compared) -> None:
         self.status, self.seconds = 200, 0.0
         self.num_asked = self.num_at_once = self.most_at_once = 0
         endpoint = self
@@ -51,7 +56,7 @@ class Endpoint:
                 endpoint.num_asked += 1
                 lines = [line.partition(": ") for line in asked["messages"][1]["content"].split("\n")]
                 shown = {name: json.loads(text) for name, _, text in lines}
-                verdict = {"right": shown.get("reference", "") in shown["answer"], "reason": "compared"}
+                verdict = {**judges(shown), "reason": "compared"}
                 choice = {"message": {"role": "assistant", "content": json.dumps(verdict)}, "finish_reason": "stop"}
                 answered = {"choices": [choice], "usage": {"prompt_tokens": 200, "completion_tokens": 10}}
                 refused = {"error": {"message": "Incorrect API key provided"}}
