@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from sparring.checks.answers import as_object, canonical
-from sparring.checks.calls import Call, likely_calls
+from sparring.agents.scripts import Action, Call, actions_of, edited
+from sparring.checks.answers import canonical
+from sparring.checks.calls import likely_calls
 from sparring.checks.golds import Gold, Golds
 from sparring.checks.subject import Subject
 from sparring.environments import answer, tool_call
@@ -18,36 +18,9 @@ MOST_NAMES = 8
 """Things that the expert changed, on which another tool is tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One call of the expert's script, with its place."""
-
-    message: int
-    place: int
-    tool: str
-    arguments: Mapping[str, Json]
-
-
-def actions_of(script: Sequence[Message]) -> list[Action]:
-    """The calls of a script in order, those whose arguments cannot be read apart."""
-    found = []
-    for number, message in enumerate(script):
-        for place, one in enumerate(message.get("tool_calls") or ()):
-            arguments = one["function"]["arguments"]
-            read = as_object(arguments) if isinstance(arguments, str) else arguments
-            if isinstance(read, Mapping):
-                found.append(Action(number, place, one["function"]["name"], read))
-    return found
-
-
-def left_out(script: Sequence[Message], actions: Sequence[Action]) -> tuple[Message, ...]:
-    """The script without these calls."""
-    return _edited(script, {(one.message, one.place): () for one in actions})
-
-
 def doubled(script: Sequence[Message], action: Action) -> tuple[Message, ...]:
     same = Call(action.tool, action.arguments)
-    return _edited(script, {(action.message, action.place): (same, same)})
+    return edited(script, {(action.message, action.place): (same, same)})
 
 
 def with_other_arguments(
@@ -59,20 +32,20 @@ def with_other_arguments(
         others = [one for one in values.get((action.tool, name), ()) if canonical(one) != canonical(value)]
         for other in [*others[:1], *_near(value)]:
             changed = Call(action.tool, {**action.arguments, name: other})
-            yield name, changed, _edited(script, {(action.message, action.place): (changed,)})
+            yield name, changed, edited(script, {(action.message, action.place): (changed,)})
 
 
 def in_another_order(script: Sequence[Message], actions: Sequence[Action]) -> tuple[Message, ...]:
     """The script with these calls made backwards."""
     backwards = zip(actions, reversed(actions), strict=True)
-    return _edited(script, {(a.message, a.place): (Call(b.tool, b.arguments),) for a, b in backwards})
+    return edited(script, {(a.message, a.place): (Call(b.tool, b.arguments),) for a, b in backwards})
 
 
 def in_place_of(script: Sequence[Message], actions: Sequence[Action], calls: Sequence[Call]) -> tuple[Message, ...]:
     """The script with other calls where the first of these stood."""
     places = {(one.message, one.place): () for one in actions}
     first = actions[0]
-    return _edited(script, {**places, (first.message, first.place): tuple(calls)})
+    return edited(script, {**places, (first.message, first.place): tuple(calls)})
 
 
 def followed_by(script: Sequence[Message], calls: Sequence[Call]) -> tuple[Message, ...]:
@@ -145,23 +118,6 @@ def without(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:
         else:
             found.append(row)
     return found
-
-
-def _edited(script: Sequence[Message], edits: Mapping[tuple[int, int], Sequence[Call]]) -> tuple[Message, ...]:
-    """A script with other calls in these places; a message that is left without calls and without text is left out."""
-    edited: list[Message] = []
-    for number, message in enumerate(script):
-        calls = []
-        for place, one in enumerate(message.get("tool_calls") or ()):
-            if (number, place) not in edits:
-                calls.append(one)
-            for other in edits.get((number, place), ()):
-                calls += tool_call(other.tool, **other.arguments)["tool_calls"]
-        if not message.get("tool_calls"):
-            edited.append(message)
-        elif calls:
-            edited.append({**message, "tool_calls": calls})
-    return tuple(edited) or (answer("Done."),)
 
 
 def _near(value: Json) -> list[Json]:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from sparring.agents.scripted import saying
 from sparring.checks.effects import AGAIN, first_of_each, unspoilt
 from sparring.checks.explore import Call
 from sparring.checks.probes import LOOK, Bench, Probe, documents, is_number_part
 from sparring.checks.registry import check
-from sparring.checks.scripted import saying
 from sparring.checks.stored import is_number, stores
 from sparring.checks.subject import Subject
 from sparring.checks.views import STATE, Change, Path

@@ -8,9 +8,9 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from sparring.agents.scripted import ScriptedPolicy, saying
 from sparring.checks.arguments import schema_values
 from sparring.checks.explore import Call, expert_calls, explored
-from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import Subject
 from sparring.environments import ToolResult, execute, tool_call
 from sparring.environments.base import reset

@@ -6,13 +6,13 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparring.agents.scripted import saying
 from sparring.checks import actions
 from sparring.checks.answers import canonical, text_of
 from sparring.checks.calls import Call, answers, likely_calls
 from sparring.checks.episodes import clipped
 from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.registry import check
-from sparring.checks.scripted import saying
 from sparring.checks.scripts import as_text, leaves
 from sparring.checks.shown_answers import shown_answers
 from sparring.checks.subject import Subject, UndecidedError

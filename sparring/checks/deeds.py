@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 from weakref import WeakKeyDictionary
 
-from sparring.checks.actions import actions_of, left_out, without
+from sparring.agents.scripted import ScriptedPolicy, saying
+from sparring.agents.scripts import actions_of, left_out
+from sparring.checks.actions import without
 from sparring.checks.answers import canonical
 from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.graded import Aspect, grade
-from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import JudgeName, Subject, UndecidedError
 from sparring.types import Json, Trajectory
 

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from sparring.agents.scripted import Asked, ScriptedPolicy
 from sparring.checks.arguments import words_of
 from sparring.checks.calls import answers, answers_apart, explorer, likely_calls, players
 from sparring.checks.explore import Call, expert_calls, explored
 from sparring.checks.registry import check
 from sparring.checks.residue import holds, kept_globals
-from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.checks.subject import Subject, first_difference, transcript
 from sparring.checks.survey import documented, is_worded_as_reading, is_worded_as_writing, num_tasks, surveyed
 from sparring.checks.writes import writing_tools

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from sparring.agents.scripted import Asked, ScriptedPolicy, as_trajectory, saying
 from sparring.checks.answers import canonical, most_frequent, text_of
 from sparring.checks.deeds import Verdict, deeds_of
 from sparring.checks.golds import Gold, Golds, golds_of, silence
 from sparring.checks.graded import Aspect
 from sparring.checks.mutations import naming_all, other_parts
-from sparring.checks.scripted import Asked, ScriptedPolicy, as_trajectory, saying
 from sparring.checks.scripts import at_once, busy, copying, guessing, never_answering
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, JudgeOutageError, Subject, UndecidedError
 from sparring.checks.timing import OutOfTimeError

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from sparring.agents.scripts import Call
 from sparring.checks.arguments import Known
 from sparring.checks.baseline import reference_baseline
 from sparring.checks.given import calls_in
@@ -35,15 +36,6 @@ MOST_LEGAL = 3
 """Legal calls of one tool that are looked for in a task."""
 
 Worked: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    tool: str
-    arguments: Mapping[str, Json]
-
-    def __str__(self) -> str:
-        return f"{self.tool}({', '.join(f'{name}={json.dumps(value)}' for name, value in self.arguments.items())})"
 
 
 @dataclass(frozen=True, slots=True)

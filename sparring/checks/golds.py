@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
+from sparring.agents.scripted import ScriptedPolicy, as_trajectory, saying
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
 from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects, is_paid
 from sparring.checks.plans import Plan, plans_of
-from sparring.checks.scripted import ScriptedPolicy, as_trajectory, saying
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
 from sparring.checks.timing import OutOfTimeError
 from sparring.environments import Environment, answer, tool_call

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
+from sparring.agents.scripted import Asked, ScriptedPolicy
 from sparring.checks.calls import players, stranger
 from sparring.checks.registry import check
 from sparring.checks.residue import kept_globals, residue, size_of
-from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.checks.sightings import Observed
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, TimedOutError, UndecidedError

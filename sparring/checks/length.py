@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sparring.agents.scripted import scripted_turn
 from sparring.checks.episodes import Episode, episodes_of, judged
 from sparring.checks.golds import golds_of
 from sparring.checks.registry import check
-from sparring.checks.scripted import scripted_turn
 from sparring.checks.subject import Subject
 from sparring.findings import Finding, Severity
 from sparring.types import Message, Trajectory

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from weakref import WeakKeyDictionary
 
+from sparring.agents.scripted import ScriptedPolicy, saying
+from sparring.agents.scripts import actions_of, left_out
 from sparring.checks import actions
 from sparring.checks.answers import tagged, text_of
 from sparring.checks.deeds import Deeds, Verdict, deeds_of, idle_policy
@@ -14,7 +16,6 @@ from sparring.checks.episodes import Episode, episodes_of, judged
 from sparring.checks.golds import Gold, Golds, golds_of
 from sparring.checks.graded import Aspect, with_last
 from sparring.checks.mutations import Kind, Mutation, mutations
-from sparring.checks.scripted import ScriptedPolicy, saying
 from sparring.checks.subject import EXPERT, Subject, UndecidedError
 from sparring.checks.timing import Deadline
 from sparring.environments import answer
@@ -130,13 +131,13 @@ async def _other_ways(
     def changed(name: str, script: Sequence[Message]) -> tuple[str, ScriptedPolicy]:
         return name, saying(f"change {next(numbers)}: {name}", script)
 
-    calls = actions.actions_of(gold.script)
+    calls = actions_of(gold.script)
     if not calls:
         return
     yield "no call at all", idle_policy(gold)
     essential = []
     for one in calls:
-        name, policy = changed(f"{one.tool} left out", actions.left_out(gold.script, [one]))
+        name, policy = changed(f"{one.tool} left out", left_out(gold.script, [one]))
         yield name, policy
         try:
             without = await subject.play(gold.task, policy, judged=False)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard, final
 from weakref import WeakKeyDictionary
 
+from sparring.agents.scripted import as_trajectory
 from sparring.checks.answers import canonical, text_of
 from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
 from sparring.checks.calls import likeliest_together
 from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.graded import is_paid
-from sparring.checks.scripted import as_trajectory
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, UndecidedError, load_of_machine
 from sparring.environments import answer, execute

@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparring.agents.scripted import saying
 from sparring.checks.answers import canonical
 from sparring.checks.episodes import clipped
 from sparring.checks.graded import is_paid
 from sparring.checks.plans import Leaf, Place, Plan, Step, leaves_of, plans_of
 from sparring.checks.registry import check
-from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
 from sparring.checks.survey import documented
 from sparring.environments import Environment, answer

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
+from sparring.agents.scripted import Asked, ScriptedPolicy
 from sparring.checks.answers import AnswerForm, as_object, most_frequent, text_of
-from sparring.checks.scripted import Asked, ScriptedPolicy
 from sparring.environments import answer, tool_call
 from sparring.types import Json, Message, Task, ToolSchema
 

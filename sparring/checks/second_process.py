@@ -18,8 +18,8 @@ from pathlib import Path
 
 import time_machine
 
+from sparring.agents.scripted import saying
 from sparring.checks.answers import canonical
-from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject, UndecidedError, transcript
 from sparring.checks.timing import OutOfTimeError, TimedOutError, Timing
 from sparring.checks.watch import Watch

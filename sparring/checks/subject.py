@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
+from sparring.agents.scripted import PolicySession, ScriptedPolicy, saying
 from sparring.agents.tool_loop import play
 from sparring.build import Parts, Tasks, environment_of, judges_of, load_tasks
 from sparring.checks.answers import opening_of
 from sparring.checks.own_code import OwnCode
 from sparring.checks.registry import Need
-from sparring.checks.scripted import PolicySession, ScriptedPolicy, saying
 from sparring.checks.timing import OutOfTimeError, TimedOutError, Timing, UndecidedError
 from sparring.checks.watch import Watch, timeout_in
 from sparring.config import Config

@@ -7,12 +7,12 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args, get_origin
 
+from sparring.agents.scripted import saying
 from sparring.checks.answers import canonical
 from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
 from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing, is_refusal
 from sparring.checks.limits import choices_of, limits_of
 from sparring.checks.registry import check
-from sparring.checks.scripted import saying
 from sparring.checks.subject import Subject
 from sparring.checks.survey import num_tasks
 from sparring.checks.writes import writing_tools

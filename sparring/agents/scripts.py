@@ -1,0 +1,75 @@
+"""Scripts, what the policy says in an episode, with their calls changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparring.environments import answer, tool_call
+from sparring.types import Json, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    tool: str
+    arguments: Mapping[str, Json]
+
+    def __str__(self) -> str:
+        return f"{self.tool}({', '.join(f'{name}={json.dumps(value)}' for name, value in self.arguments.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One call of a script, with its place."""
+
+    message: int
+    place: int
+    tool: str
+    arguments: Mapping[str, Json]
+
+    @property
+    def call(self) -> Call:
+        return Call(self.tool, self.arguments)
+
+
+def actions_of(script: Sequence[Message]) -> list[Action]:
+    """The calls of a script in order, those whose arguments cannot be read apart."""
+    found = []
+    for number, message in enumerate(script):
+        for place, one in enumerate(message.get("tool_calls") or ()):
+            read = _read(one["function"]["arguments"])
+            if isinstance(read, Mapping):
+                found.append(Action(number, place, one["function"]["name"], read))
+    return found
+
+
+def left_out(script: Sequence[Message], actions: Sequence[Action]) -> tuple[Message, ...]:
+    """The script without these calls."""
+    return edited(script, {(one.message, one.place): () for one in actions})
+
+
+def edited(script: Sequence[Message], edits: Mapping[tuple[int, int], Sequence[Call]]) -> tuple[Message, ...]:
+    """A script with other calls in these places; a message that is left without calls and without text is left out."""
+    changed: list[Message] = []
+    for number, message in enumerate(script):
+        calls = []
+        for place, one in enumerate(message.get("tool_calls") or ()):
+            if (number, place) not in edits:
+                calls.append(one)
+            for other in edits.get((number, place), ()):
+                calls += tool_call(other.tool, **other.arguments)["tool_calls"]
+        if not message.get("tool_calls"):
+            changed.append(message)
+        elif calls:
+            changed.append({**message, "tool_calls": calls})
+    return tuple(changed) or (answer("Done."),)
+
+
+def _read(arguments: Json) -> Json:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
