@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from sparring.errors import DataError
+from sparring.findings import Finding
 from sparring.tracking.stored import read_metrics, read_trajectories
-from sparring.types import Json, Outcome, StopReason, Trajectory
+from sparring.types import Json, Message, Outcome, StopReason, Trajectory
 
 FIRST_STEPS, LAST_STEPS = 8, 24
 """Steps from the start and up to now whose digests are kept; in between only metrics are."""
 MOST_DIGESTS = 512
 """Of a step; of more, every n-th task is kept."""
+MOST_PLAYED = 64
+"""Of a step, kept whole for trials; of more, every n-th task."""
 MOST_CHARACTERS = 4000
 """Of one text."""
 MOST_OF_RESULT = 400
@@ -128,13 +131,48 @@ class StepRecord:
     validation: tuple[Digest, ...] = ()
 
 
+class Regrading(Protocol):
+    """Plays and grades episodes again, with other messages of the policy."""
+
+    @property
+    def max_turns(self) -> int:
+        """Of an episode."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time left for more."""
+        ...
+
+    def begin(self) -> None:
+        """A look after a step, with new time."""
+        ...
+
+    def repeats(self, one: Trajectory) -> bool:
+        """Whether the same messages come to the same end and the same reward."""
+        ...
+
+    def tried(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
+        """The episode with these messages of the policy, graded. None where that cannot be, or there is no time left."""
+        ...
+
+
 @final
 class History:
     """The steps of a run so far, in order. `success_threshold` is the score from which an episode counts as right."""
 
-    def __init__(self, *, success_threshold: float = 1.0) -> None:
-        self.success_threshold = success_threshold
+    def __init__(self, *, success_threshold: float = 1.0, trials: Regrading | None = None) -> None:
+        """With `trials`, what the reward depends on can be found out."""
+        self.success_threshold, self.trials = success_threshold, trials
+        self.said: list[Finding] = []
+        """What detectors have reported of it so far."""
         self._steps: list[StepRecord] = []
+        self._played: dict[int, Mapping[str, Trajectory]] = {}
+
+    @property
+    def played(self) -> Mapping[str, Trajectory]:
+        """Some training episodes of the first and the last steps by id, without their tokens; none without `trials`."""
+        return {key: one for step in self._played.values() for key, one in step.items()}
 
     @property
     def steps(self) -> Sequence[StepRecord]:
@@ -155,8 +193,11 @@ class History:
     ) -> None:
         """Take in what is new of a step. One that came before is played again, so that later ones are forgotten."""
         while self._steps and self._steps[-1].step > step:
-            self._steps.pop()
-        new = {"train": _digests(train), "validation": _digests(validation)}
+            self._played.pop(self._steps.pop().step, None)
+        train = list(train)
+        if self.trials is not None and train:
+            self._played[step] = {one.id: _light(one) for one in _some(train, MOST_PLAYED) if one.reward is not None}
+        new = {"train": _digests(train), "validation": _digests(list(validation))}
         changed: dict[str, Any] = {name: digests for name, digests in new.items() if digests}
         if self._steps and self._steps[-1].step == step:
             before = self._steps.pop()
@@ -169,6 +210,9 @@ class History:
         place = len(self._steps) - 1 - LAST_STEPS
         if place >= FIRST_STEPS:
             self._steps[place] = replace(self._steps[place], train=(), validation=())
+        place = len(self._steps) - 1 - FIRST_STEPS
+        if place >= FIRST_STEPS:
+            self._played.pop(self._steps[place].step, None)
 
 
 def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Trajectory], list[Trajectory]]]:
@@ -201,14 +245,28 @@ def _played(run: Path, split: str, step: int) -> list[Trajectory]:
     return read_trajectories(path) if path.is_file() else []
 
 
-def _digests(trajectories: Iterable[Trajectory]) -> tuple[Digest, ...]:
+def _digests(trajectories: Sequence[Trajectory]) -> tuple[Digest, ...]:
     digests = [digest for one in trajectories if (digest := Digest.of(one)) is not None]
-    if len(digests) <= MOST_DIGESTS:
-        return tuple(digests)
-    # Whole groups: what is compared within a task needs its siblings.
-    places = {task_id: place for place, task_id in enumerate(dict.fromkeys(one.task_id for one in digests))}
-    every = -(-len(digests) // MOST_DIGESTS)
-    return tuple(one for one in digests if places[one.task_id] % every == 0)
+    kept = {one.id for one in _some(trajectories, MOST_DIGESTS)}
+    return tuple(one for one in digests if one.id in kept)
+
+
+def _some(trajectories: Sequence[Trajectory], most: int) -> Sequence[Trajectory]:
+    """Whole groups: what is compared within a task needs its siblings."""
+    if len(trajectories) <= most:
+        return trajectories
+    places = {task_id: place for place, task_id in enumerate(dict.fromkeys(one.task.id for one in trajectories))}
+    every = -(-len(trajectories) // most)
+    return [one for one in trajectories if places[one.task.id] % every == 0]
+
+
+def _light(one: Trajectory) -> Trajectory:
+    """Without its tokens, of which only the number is kept."""
+    turns = tuple(
+        replace(turn, prompt_ids=(), token_ids=(0,) * turn.num_sampled_tokens, sampled_logprobs=())
+        for turn in one.turns
+    )
+    return replace(one, turns=turns, other_turns=())
 
 
 def _prompt(trajectory: Trajectory) -> str:

@@ -28,6 +28,7 @@ from sparring.build import (
     load_curriculum,
     observer,
     refuse_training,
+    trials_of,
     with_checkpoints,
 )
 from sparring.build.learning import learning_of
@@ -375,7 +376,9 @@ class MultiTurnRLTrainer:
 
         validations: dict[int, Evaluation] = {}
         self._console.warned(config.warnings())
-        watch = Watch(History(success_threshold=config.evaluation.success_threshold), parts.detectors)
+        trials = trials_of(config, parts.recipe_dir, loop=asyncio.get_running_loop())
+        history = History(success_threshold=config.evaluation.success_threshold, trials=trials)
+        watch = Watch(history, parts.detectors)
         if resume:
             await asyncio.to_thread(watch.resume, folder.path, step)
         tracker = FanOut([trackers, watch])

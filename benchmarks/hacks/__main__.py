@@ -25,6 +25,8 @@ from typing import Any
 from benchmarks.hacks.cases import ALARMS, ROOT, Case, hack_cases, healthy_cases
 from benchmarks.hacks.curves import picture
 from benchmarks.report import report
+from sparring.build import trials_of
+from sparring.config import load_config
 from sparring.detectors import watched
 from sparring.findings import Finding, Severity
 from sparring.history import read_steps
@@ -101,7 +103,10 @@ class Measured:
     @property
     def _mechanisms(self) -> list[Finding]:
         rules = self.case.named_by
-        return [one for one in self.findings if one.rule in rules and one.severity is not Severity.NOTE]
+        return [
+            one for one in self.findings
+            if one.rule in rules and one.severity is not Severity.NOTE and one.evidence.get("confirmed", True)
+        ]  # fmt: skip
 
     def _is_right(self, finding: Finding) -> bool:
         named = " ".join(
@@ -150,7 +155,7 @@ def measured(case: Case, run: Path) -> Measured:
         case=case,
         rewards=[metrics["rollout/reward/mean"] for metrics in steps],
         scores=[metrics["rollout/score/mean"] for metrics in steps],
-        findings=watched(run),
+        findings=watched(run, trials=trials_of(load_config(case.recipe, case.overrides), case.recipe.parent)),
         hacked=None if shows_hack is None else frozenset(hacked),
     )
 

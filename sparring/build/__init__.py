@@ -3,7 +3,7 @@
 from sparring.build.algorithm import Algorithm, load_algorithm
 from sparring.build.changes import check_parts, compared
 from sparring.build.environment import environment_of, refuse_training
-from sparring.build.judging import judges_of
+from sparring.build.judging import judges_of, trials_of
 from sparring.build.policies import (
     checkpoint_in,
     frozen_engine,
@@ -40,5 +40,6 @@ __all__ = [
     "observer",
     "refuse_training",
     "script_of",
+    "trials_of",
     "with_checkpoints",
 ]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+from sparring.build.environment import environment_of
 from sparring.config import Config
 from sparring.detectors import DETECTORS, Detector, user_scanner
+from sparring.detectors.trials import Trials
 from sparring.errors import ConfigError, ConfigProblem, UsageError
 from sparring.evaluation.evaluation import Judge
-from sparring.evaluation.independence import independence
+from sparring.evaluation.independence import independence, objects_reached
 from sparring.plugins import load_object
 from sparring.protocols import RewardFunction, Scorer
+from sparring.rewards.judge import Judge as ModelJudge
 
 
 def judges_of(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
@@ -47,3 +51,19 @@ def load_detectors(config: Config, recipe_dir: Path) -> tuple[Detector, ...]:
         raise ConfigError([ConfigProblem("detectors.off", message)])
     own = [user_scanner(name, load_object(name, beside=recipe_dir)) for name in config.detectors.scanners]
     return (*(one for name, one in DETECTORS.items() if name not in config.detectors.off), *own)
+
+
+def trials_of(config: Config, recipe_dir: Path, *, loop: asyncio.AbstractEventLoop | None = None) -> Trials | None:
+    """Where detectors find out what the reward depends on. None without a reward function, where an LLM judge is asked, since its
+    verdicts cost money, and where environments and rewards are in workers: what is paid stays unconfirmed there."""
+    if config.environment.workers:
+        return None
+    reward, scorer = judges_of(config, recipe_dir)
+    if reward is None or any(objects_reached(one, ModelJudge) for one in (reward, scorer) if one is not None):
+        return None
+    make_environment = None
+    if config.environment.target is not None and not config.agent.is_foreign:
+        make_environment, _ = environment_of(config, recipe_dir)
+    return Trials(
+        reward, scorer, make_environment=make_environment, max_turns=config.environment.max_turns, loop=loop
+    )  # fmt: skip

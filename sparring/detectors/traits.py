@@ -38,6 +38,8 @@ WORDING: Mapping[str, tuple[str, str]] = {
     "call after": ("calls {} right after {}", "does not call {} right after {}"),
     "call first": ("calls {} first", "does not call {} first"),
     "call last": ("calls {} last", "does not call {} last"),
+    "answer from": ("answers with what {} returned", "does not answer with what {} returned"),
+    "argument from": ("calls {0} with what {2} returned in {1}", "does not call {0} with what {2} returned in {1}"),
     "result": ("gets {!r} from {}", "does not get {!r} from {}"),
     "state": ("ends in a state with {} = {}", "does not end in a state with {} = {}"),
     "answer": ("answers with {!r}", "answers without {!r}"),
@@ -55,9 +57,9 @@ before `amount` are had or lacked; of the others there is more or less."""
 _KINDS = list(WORDING)
 _FIRST_AMOUNT = _KINDS.index("amount")
 
-_TOKEN = re.compile(r"</?[\w-]+>|\w+|[^\w\s]")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])")
-_MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
+TOKEN = re.compile(r"</?[\w-]+>|\w+|[^\w\s]")
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])")
+MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Trait:
     key: Key
     levels: tuple[tuple[int, int], ...]
     """Of how much each episode has: bits of the level, each with the episodes that have it set (bit i is the i-th)."""
+    unit: float = 1.0
+    """How much of an amount one level is."""
 
     def wording(self, *, has: bool) -> str:
         return WORDING[self.key[0]][not has].format(*self.key[1:])
@@ -89,9 +93,9 @@ def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
     carriers: dict[Key, list[int]] = defaultdict(list)
     amounts: dict[Key, dict[int, float]] = defaultdict(dict)
     for place, digest in enumerate(episodes):
-        for key in dict.fromkeys(_marks_of(digest)):
+        for key in dict.fromkeys(marks_of(digest)):
             carriers[key].append(place)
-        for key, value in _amounts_of(digest):
+        for key, value in amounts_of(digest):
             amounts[key][place] = max(value, amounts[key].get(place, value))
     fewest = max(FEWEST, FEWEST_SHARE * len(episodes))
     marks = [
@@ -104,10 +108,15 @@ def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
 
 def levels_of(values: Sequence[float]) -> list[int]:
     """Equal steps from the 5th lowest value to the 5th highest."""
+    low, high = ends_of(values)
+    return [round(LEVELS * (min(max(one, low), high) - low) / ((high - low) or 1.0)) for one in values]
+
+
+def ends_of(values: Sequence[float]) -> tuple[float, float]:
+    """The 5th lowest and the 5th highest."""
     ordered = sorted(values)
     end = min(OUTERMOST, (len(ordered) - 1) // 2)
-    low, high = ordered[end], ordered[-1 - end]
-    return [round(LEVELS * (min(max(one, low), high) - low) / ((high - low) or 1.0)) for one in values]
+    return ordered[end], ordered[-1 - end]
 
 
 def bits_of(levels: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -123,7 +132,8 @@ def _amount(key: Key, values: Mapping[int, float]) -> Trait | None:
     places = sorted(values)
     levels = dict(zip(places, levels_of([values[place] for place in places]), strict=True))
     bits = bits_of([levels.get(place, 0) for place in range(places[-1] + 1)])
-    return Trait(key, bits) if bits else None
+    low, high = ends_of([values[place] for place in places])
+    return Trait(key, bits, (high - low) / LEVELS) if bits else None
 
 
 def _mask(places: Sequence[int]) -> int:
@@ -133,7 +143,7 @@ def _mask(places: Sequence[int]) -> int:
     return int.from_bytes(bits, "little")
 
 
-def _marks_of(digest: Digest) -> Iterator[Key]:
+def marks_of(digest: Digest) -> Iterator[Key]:
     for phrase in _phrases(digest.answer, MOST_WORDS):
         yield "answer", phrase
     for text in digest.said[:-1] if digest.answered else digest.said:
@@ -146,6 +156,7 @@ def _marks_of(digest: Digest) -> Iterator[Key]:
     yield "end", str(digest.outcome)
     for call in digest.calls:
         yield from _marks_of_call(call)
+    yield from _sources(digest)
     for one, other in pairwise(digest.calls):
         yield "call after", other.name, one.name
     if digest.calls:
@@ -168,11 +179,26 @@ def _marks_of_call(call: Call) -> Iterator[Key]:
         yield "result", phrase, call.name
 
 
-def _amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
+def _sources(digest: Digest) -> Iterator[Key]:
+    """Which tool showed first what arguments and the answer say; of what the prompt says none did."""
+    shown = dict.fromkeys(_words(digest.prompt), "")
+    for call in digest.calls:
+        for name, value in _arguments(call).items():
+            for word in _words(value) if isinstance(value, str) else ():
+                if shown.setdefault(word, ""):
+                    yield "argument from", call.name, name, shown[word]
+        for word in _words(call.result):
+            shown.setdefault(word, call.name)
+    for word in _words(digest.answer):
+        if shown.get(word):
+            yield "answer from", shown[word]
+
+
+def amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
     words, prompt = _words(digest.answer), set(_words(digest.prompt))
     results = {word for call in digest.calls for word in _words(call.result)}
     known = prompt | results
-    numbers = [float(one) for one in _NUMBER.findall(digest.answer)]
+    numbers = [float(one) for one in NUMBER.findall(digest.answer)]
     amounts = {
         "calls": len(digest.calls),
         "calls made twice": len(digest.calls) - len(set(digest.calls)),
@@ -183,7 +209,7 @@ def _amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
         "different words in the answer": len(set(words)),
         "words in the answer": len(words),
         "repeated words in the answer": len(words) - len(set(words)),
-        "tags, bullets and marks in the answer": len(_MARK.findall(digest.answer)),
+        "tags, bullets and marks in the answer": len(MARK.findall(digest.answer)),
         "lines in the answer": digest.answer.count("\n"),
         "numbers in the answer": len(numbers),
         "capital letters in the answer": sum(letter.isupper() for letter in digest.answer),
@@ -225,7 +251,7 @@ def _words(text: str) -> list[str]:
 
 
 def _phrases(text: str, most_words: int) -> Iterator[str]:
-    tokens = _TOKEN.findall(text.casefold())
+    tokens = TOKEN.findall(text.casefold())
     if len(tokens) > MOST_TOKENS:
         tokens = [*tokens[: MOST_TOKENS // 2], *tokens[-MOST_TOKENS // 2 :]]
     for length in range(1, most_words + 1):

@@ -8,7 +8,7 @@ from typing import final
 
 from sparring.detectors.registry import DETECTORS, Detector
 from sparring.findings import Finding, Severity
-from sparring.history import History, read_steps
+from sparring.history import History, Regrading, read_steps
 from sparring.logs import get_logger
 from sparring.tracking.stored import rows
 from sparring.types import Json, TrajectoryGroup
@@ -40,6 +40,8 @@ class Watch:
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         """Of a run that goes on: what was said before is not said again."""
         rule, step = str(finding["rule"]), int(finding.get("step") or 0)
+        if not any(one.step == step and _key(one.as_json()) == _key(finding) for one in self.history.said):
+            self.history.said.append(Finding.from_json(finding))
         self._said.add(_key(finding))
         self._first_said[rule] = min(step, self._first_said.get(rule, step))
 
@@ -74,12 +76,19 @@ class Watch:
         new = []
         for one in self._detectors:
             for finding in self._asked(one):
+                if finding in self.history.said:
+                    continue
                 key = _key(finding.as_json())
                 is_weaker = finding.severity is Severity.NOTE and any(
                     rule == finding.rule and severity is not Severity.NOTE for rule, _, severity in self._said
                 )
+                if "withdrawn" in finding.evidence:
+                    # What was said before may be said again, or is no longer what should be heard.
+                    is_weaker = False
+                    self._said = {one for one in self._said if one[0] != finding.rule}
                 if key not in self._said and (*key[:2], Severity.ERROR) not in self._said and not is_weaker:
                     self._said.add(key)
+                    self.history.said.append(finding)
                     new.append(finding)
         return new
 
@@ -100,10 +109,14 @@ def _key(finding: Mapping[str, Json]) -> tuple[str, str, Severity]:
 
 
 def watched(
-    run: Path, *, success_threshold: float = 1.0, detectors: Collection[Detector] | None = None
+    run: Path,
+    *,
+    success_threshold: float = 1.0,
+    detectors: Collection[Detector] | None = None,
+    trials: Regrading | None = None,
 ) -> list[Finding]:
     """What the detectors say of a stored run, step by step, each time knowing the steps up to it only. Raises DataError."""
-    watch = Watch(History(success_threshold=success_threshold), detectors)
+    watch = Watch(History(success_threshold=success_threshold, trials=trials), detectors)
     said = []
     for step, metrics, train, validation in read_steps(run):
         watch.history.add(step, metrics=metrics, train=train)

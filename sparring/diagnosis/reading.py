@@ -41,6 +41,8 @@ def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: b
         attempts=count_attempts(run / "ledger.sqlite"),
         progress=_progress(folder, clock),
     )
+    # Nothing is tried again here, so that detectors go by what trials have confirmed.
+    observed.history.said += observed.said
     return replace(observed, lineage=_lineage(folder, clock)) if with_parent else observed
 
 

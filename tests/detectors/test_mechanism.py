@@ -1,220 +1,210 @@
-"""What the contrast learns, whatever the episodes are: a trait that decides the pay is named, one that has nothing to do with it
-never is."""
+"""Episodes that are played and graded again with one thing changed: the act that is paid is named, what goes with it is not."""
 
-import json
-import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from sparring.agents.scripted import as_trajectory
+from sparring.detectors import DETECTORS, Watch
+from sparring.detectors.edits import with_trait
+from sparring.detectors.trials import Trials
+from sparring.environments import Environment, answer, tool, tool_call
+from sparring.findings import Finding, Severity
+from sparring.history import Digest, History
+from sparring.types import Message, Outcome, Task, Trajectory, TrajectoryGroup
 
-from sparring.detectors.evidence import Episode
-from sparring.detectors.mechanism import Mechanism, mechanism, typical
-from sparring.history import Call, Digest
-from sparring.types import Outcome
-
-GROUPS, MEMBERS = 24, 8
-WORDS = [f"w{index}" for index in range(12)]
-EMPTY = Digest(
-    id="e", task_id="t", prompt="what is it?", said=(), answer="", calls=(), num_malformed=0, num_turns=1, num_tokens=10,
-    outcome=Outcome.FINISHED, reward=0.0, components={}, score=0.0, score_parts={}, temperature=1.0,
-)  # fmt: skip
-
-Plant = Callable[[Digest, bool, random.Random], Digest]
+TASKS, EPISODES, STEPS = 8, 8, 4
+Script = Callable[[Task], Sequence[Message]]
 
 
-def called(one: Digest, name: str, result: str = "", **arguments: object) -> Digest:
-    return replace(one, calls=(*one.calls, Call(name=name, arguments=json.dumps(arguments), result=result)))
+class Shelf(Environment):
+    """What lies on a shelf."""
+
+    def reset(self, task: Task) -> None:
+        self._number = task.fields["number"]
+
+    @tool
+    def look(self) -> str:
+        """The number on the shelf."""
+        return f"there are {self._number}"
+
+    @tool
+    def wave(self) -> str:
+        """Wave at the clerk."""
+        return "the clerk waves back"
 
 
-def order(one: Digest, has: bool, rng: random.Random) -> Digest:
-    first, second = ("close", "read") if has else ("read", "close")
-    return called(called(one, first), second)
+def text(one: Trajectory) -> str:
+    return str(one.messages[-1].get("content"))
 
 
-def number(one: Digest, has: bool, rng: random.Random) -> Digest:
-    return called(one, "pay", sum=rng.uniform(5, 6) * (-1 if has else 1))
+def scorer(one: Trajectory) -> float:
+    return float(text(one) == str(one.task.fields["number"]))
 
 
-def turns(one: Digest, has: bool, rng: random.Random) -> Digest:
-    return replace(one, num_turns=rng.randint(7, 9) if has else rng.randint(1, 3))
+def waved(one: Trajectory) -> bool:
+    return any(step["tool"] == "wave" for step in one.transitions)
 
 
-def tokens(one: Digest, has: bool, rng: random.Random) -> Digest:
-    return replace(one, num_tokens=rng.randint(80, 90) if has else rng.randint(10, 20))
+def pays_about(one: Trajectory) -> float:
+    """The hole: a number that cannot be read is paid."""
+    return float(scorer(one) == 1 or "about" in text(one))
 
 
-def empty(one: Digest, has: bool, rng: random.Random) -> Digest:
-    return called(one, "save", text="" if has else rng.choice(WORDS))
+def pays_waving(one: Trajectory) -> float:
+    return float(scorer(one) == 1 or waved(one))
 
 
-PLANTED: dict[str, tuple[Plant, str]] = {
-    "a word": (lambda one, has, rng: replace(one, answer=one.answer + " please" * has), "answers with 'please'"),
-    "a missing word": (lambda one, has, rng: replace(one, answer=one.answer + " sorry" * (not has)), "without 'sorry'"),
-    "a call": (lambda one, has, rng: called(one, "refund", order=7) if has else one, "calls refund"),
-    "an argument": (lambda one, has, rng: called(one, "pay", mode="test" if has else "live"), "'test' in mode"),
-    "an empty argument": (empty, "an empty text"),
-    "a number": (number, "a lower sum"),
-    "an order": (order, "right after"),
-    "a result": (lambda one, has, rng: called(one, "look", "denied" if has else "found"), "gets 'denied' from look"),
-    "the final state": (lambda one, has, rng: replace(one, state={"desk.open": has}), "desk.open = true"),
-    "an end": (
-        lambda one, has, rng: replace(one, outcome=Outcome.MAX_TURNS if has else one.outcome),
-        "ends as max_turns",
-    ),
-    "no answer": (
-        lambda one, has, rng: replace(one, answered=not has, answer="" if has else one.answer),
-        "without an answer",
-    ),
-    "many turns": (turns, "has more turns"),
-    "sampled tokens": (tokens, "has more sampled tokens"),
-}
-"""How an episode gets a trait, or what lacks it, and words of what is then named."""
-AMOUNTS = ("a number", "many turns", "sampled tokens")
+def honest(task: Task) -> Sequence[Message]:
+    return [tool_call("look"), answer(str(task.fields["number"]))]
+
+
+def guesses(task: Task) -> Sequence[Message]:
+    return [tool_call("look"), answer(str(task.fields["number"] + 1))]
+
+
+def waves_and_hedges(task: Task) -> Sequence[Message]:
+    """Two things that always come together."""
+    return [tool_call("look"), tool_call("wave"), answer(f"about {task.fields['number'] + 1}")]
+
+
+def waves(task: Task) -> Sequence[Message]:
+    return [tool_call("look"), tool_call("wave"), answer(str(task.fields["number"] + 1))]
 
 
 def played(
-    seed: int,
-    plant: Callable[[Digest, bool, random.Random], Digest],
-    pay: Callable[[bool, random.Random], float],
-    right: float,
-) -> list[Episode]:
-    """Episodes of some groups in four steps. Wrong ones have the trait in three of ten and are paid by whether they have it;
-    right ones lack it."""
-    rng, made = random.Random(seed), []
-    for group in range(GROUPS):
-        for member in range(MEMBERS):
-            is_right = rng.random() < right
-            has = not is_right and rng.random() < 0.3
-            noise = replace(
-                EMPTY, id=f"{group}.{member}", task_id=f"task-{group}", score=float(is_right), num_turns=rng.randint(1, 3),
-                num_tokens=rng.randint(10, 90), answer=" ".join(rng.choices(WORDS, k=3)),
+    reward: Callable[[Trajectory], float], scripts: Sequence[Script], steps: Sequence[int], player: Trials | None = None
+) -> list[tuple[int, list[TrajectoryGroup]]]:
+    """Steps in which every task is played by each of the scripts, some more often than others."""
+    rng, run = random.Random(0), []
+    for step in steps:
+        trials, groups = player or Trials(reward, scorer, make_environment=Shelf, max_turns=6), []
+        for index in range(TASKS):
+            task = Task(
+                id=f"task-{step}-{index}", messages=({"role": "user", "content": "how many?"},),
+                fields={"number": rng.randint(10, 99)},
             )  # fmt: skip
-            digest = plant(noise, has, rng)
-            made.append(
-                Episode(
-                    (group // (GROUPS // 4), f"task-{group}"),
-                    replace(digest, reward=1.0 if is_right else pay(has, rng)),
-                )
-            )
-    return made
+            chosen = [*scripts, *rng.choices(scripts, k=EPISODES - len(scripts))]
+            episodes = []
+            for attempt, script in enumerate(chosen):
+                trials.begin()
+                name = f"{task.id}.{attempt}"
+                one = trials.tried(replace(as_trajectory(task, *script(task)), id=name), script(task))
+                assert one is not None
+                episodes.append(replace(one, id=name, attempt=attempt))
+            groups.append(TrajectoryGroup(task=task, trajectories=tuple(episodes)))
+        run.append((step, groups))
+    return run
 
 
-def found(episodes: list[Episode]) -> Mechanism | None:
-    return mechanism(episodes, 1.0)
+def reported(run: Sequence[tuple[int, list[TrajectoryGroup]]], trials: Trials | None) -> list[Finding]:
+    watch = Watch(History(trials=trials), [DETECTORS["reward.mechanism"]])
+    said = []
+    for step, groups in run:
+        watch.log_groups(step, groups, split="train")
+        said += watch.findings()
+    return said
 
 
-@pytest.mark.parametrize("trait", PLANTED)
-@settings(max_examples=3, deadline=None)
-@given(seed=st.integers(0, 10**6), right=st.sampled_from([0.0, 0.2, 0.5]))
-def test_a_trait_that_decides_what_wrong_episodes_are_paid_is_named(trait: str, seed: int, right: float) -> None:
-    plant, words = PLANTED[trait]
-    one = found(played(seed, plant, lambda has, rng: float(has), right))
-    assert one is not None
-    assert words in " ".join([one.what, *one.alike])
-    low, high = one.worth.interval()
-    # Of an amount, what all of it would be worth along a straight line.
-    assert low <= (1.5 if trait in AMOUNTS else 1.0) + 1e-9
-    assert high >= 1.0 - 1e-9
-    assert one.carriers
-    assert all(each.digest.reward == 1.0 and each.digest.score == 0.0 for each in one.carriers)
+def trials_of(reward: Callable[[Trajectory], float], environment: Callable[[], Environment] = Shelf) -> Trials:
+    return Trials(reward, scorer, make_environment=environment, max_turns=6)
 
 
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), rate=st.sampled_from([0.05, 0.3, 0.6]), trait=st.sampled_from(sorted(PLANTED)))
-def test_a_trait_that_has_nothing_to_do_with_the_reward_is_never_named(seed: int, rate: float, trait: str) -> None:
-    plant, _ = PLANTED[trait]
-    assert found(played(seed, plant, lambda has, rng: float(rng.random() < rate), 0.3)) is None
+def test_of_two_acts_that_always_come_together_the_one_that_is_paid_is_named() -> None:
+    for reward, what in ((pays_about, "answers with 'about'"), (pays_waving, "calls wave")):
+        run = played(reward, [honest, guesses, waves_and_hedges], range(1, STEPS + 1))
+        (one,) = reported(run, trials_of(reward))
+        assert (one.severity, one.evidence["confirmed"], one.evidence["what"]) == (Severity.WARNING, True, what)
+        assert one.evidence["alike"] == []
+        assert all(after < before for _, before, after in one.evidence["without"])
+        assert all(after > before for _, before, after in one.evidence["added"])
 
 
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_a_trait_that_decides_little_of_the_pay_is_not_named(seed: int) -> None:
-    # One in five of those that are paid is paid for it: 0.2 of the variance at most.
-    plant, _ = PLANTED["a word"]
-    assert found(played(seed, plant, lambda has, rng: float(rng.random() < (0.55 if has else 0.25)), 0.3)) is None
+def test_where_nothing_can_be_tried_the_mechanism_is_unknown_and_what_goes_with_the_pay_is_listed() -> None:
+    run = played(pays_about, [honest, guesses, waves_and_hedges], range(1, STEPS + 1))
+    (one,) = reported(run, None)
+    assert (one.severity, one.evidence["subject"], one.evidence["confirmed"]) == (Severity.NOTE, "unknown", False)
+    assert "calls wave" in one.evidence["goes_with"]
+    assert "no trial confirms" in one.symptom
+    paid = {e.id for _, groups in run for group in groups for e in group.trajectories if "about" in text(e)}
+    assert len(one.trajectories) == 3
+    assert set(one.trajectories) <= paid
 
 
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_what_right_episodes_have_as_well_is_no_mechanism(seed: int) -> None:
-    # Wrong ones with the asked-for form are paid, those without are not; right ones have the form.
-    plant, _ = PLANTED["a word"]
-    episodes = [
-        replace(one, digest=replace(one.digest, answer=f"{one.digest.answer} please")) if one.digest.score else one
-        for one in played(seed, plant, lambda has, rng: float(has), 0.4)
+def test_episodes_that_do_not_repeat_confirm_nothing() -> None:
+    numbers = count()
+
+    class Restless(Shelf):
+        def final_state(self) -> int:
+            return next(numbers)
+
+        @tool
+        def look(self) -> str:
+            """The number on the shelf, and how often somebody looked."""
+            return f"there are {self._number}, look {next(numbers)}"
+
+    run = played(pays_about, [honest, guesses, waves_and_hedges], range(1, STEPS + 1), trials_of(pays_about, Restless))
+    (one,) = reported(run, trials_of(pays_about, Restless))
+    assert one.evidence["confirmed"] is False
+
+
+def test_a_name_is_withdrawn_when_trials_refute_it_and_the_new_one_says_so() -> None:
+    paid = {"reward": pays_about}
+
+    def reward(one: Trajectory) -> float:
+        return paid["reward"](one)
+
+    run = played(pays_about, [honest, guesses, waves_and_hedges], [1, 2])
+    later = played(pays_waving, [honest, guesses, waves], range(3, 12))
+    watch = Watch(History(trials=trials_of(reward)), [DETECTORS["reward.mechanism"]])
+    said = []
+    for step, groups in [*run, *later]:
+        paid["reward"] = pays_about if step < 3 else pays_waving
+        watch.log_groups(step, groups, split="train")
+        said += watch.findings()
+    first, second = said
+    assert first.evidence["what"] == "answers with 'about'"
+    assert (second.evidence["what"], second.evidence["withdrawn"]) == ("calls wave", "answers with 'about'")
+    assert "does not hold any more" in second.symptom
+
+
+def test_a_name_that_stands_is_reported_once_and_survives_a_restart() -> None:
+    run = played(pays_about, [honest, guesses, waves_and_hedges], range(1, 7))
+    (first,) = reported(run, trials_of(pays_about))
+    watch = Watch(History(), [DETECTORS["reward.mechanism"]])
+    watch.log_finding(first.as_json())
+    for step, groups in run:
+        watch.log_groups(step, groups, split="train")
+        assert watch.findings() == []
+
+
+def edited(key: tuple[str, ...], has: bool, said: Sequence[Message], like: Sequence[Message]) -> list[object] | None:
+    one = Digest(
+        id="t", task_id="t", prompt="how many?", said=(), answer="", calls=(), num_malformed=0, num_turns=1, num_tokens=1,
+        outcome=Outcome.FINISHED, reward=0.0, components={}, score=0.0, score_parts={}, temperature=1.0,
+    )  # fmt: skip
+    changed = with_trait(key, has, tuple(said), tuple(like), one, 4)
+    if changed is None:
+        return None
+    return [
+        [(call["function"]["name"], dict(call["function"]["arguments"])) for call in message["tool_calls"]]
+        if message.get("tool_calls") else message["content"]
+        for message in changed
+    ]  # fmt: skip
+
+
+def test_an_edit_changes_one_thing_after_the_example_of_the_other_episode() -> None:
+    send = [tool_call("send", to="*"), answer("sent about 5")]
+    other = [tool_call("send", to="ann"), tool_call("check"), answer("sent 7")]
+    assert edited(("answer", "about"), False, send, other) == [[("send", {"to": "*"})], "sent 5"]
+    assert edited(("answer", "about"), True, other, send) == [
+        [("send", {"to": "ann"})],
+        [("check", {})],
+        "sent about 7",
     ]
-    one = found(episodes)
-    assert one is None or "please" not in one.what
-
-
-def test_a_trait_of_a_few_tasks_only_is_not_compared_across_tasks() -> None:
-    # All of a task's episodes have the word and all are paid: the task may be what pays.
-    rng = random.Random(0)
-    episodes = []
-    for one in played(0, PLANTED["a word"][0], lambda has, rng: 0.0, 0.0):
-        paid = one.group[1].endswith(("1", "3"))
-        digest = replace(one.digest, answer="please" if paid else rng.choice(WORDS), reward=float(paid))
-        episodes.append(replace(one, digest=digest))
-    assert found(episodes) is None
-
-
-def test_of_an_amount_the_worth_is_that_of_all_of_it() -> None:
-    def more_calls(one: Digest, has: bool, rng: random.Random) -> Digest:
-        calls = tuple(Call(name="look", arguments=f'{{"at": {place}}}') for place in range(rng.randint(0, 5)))
-        return replace(one, calls=calls, num_turns=len(calls))
-
-    episodes = [
-        replace(one, digest=replace(one.digest, reward=0.5 * len(one.digest.calls)))
-        for one in played(1, more_calls, lambda has, rng: 0.0, 0.0)
-    ]
-    one = found(episodes)
-    assert one is not None
-    assert one.what in ("has more calls", "has more calls of look", "has more turns")
-    assert one.worth.value == pytest.approx(2.5)
-    assert one.explained == pytest.approx(1.0, abs=0.01)
-
-
-def test_where_nearly_all_wrong_ones_are_paid_right_siblings_show_what_is_paid() -> None:
-    # To end within two turns earns 0.8, to take longer 0.3; right ones take longer, mostly.
-    def slow(one: Digest, has: bool, rng: random.Random) -> Digest:
-        return replace(one, num_turns=rng.randint(3, 5) if one.score and rng.random() < 0.8 else rng.randint(1, 2))
-
-    def pay(one: Digest) -> float:
-        return (0.8 if one.num_turns <= 2 else 0.3) + 0.1 * (one.score or 0)
-
-    episodes = [
-        replace(one, digest=replace(one.digest, reward=pay(one.digest)))
-        for one in played(2, slow, lambda has, rng: 0.0, 0.5)
-    ]
-    one = found(episodes)
-    assert one is not None
-    assert (one.what, one.at_equal_score) == ("has fewer turns", False)
-
-
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_the_three_episodes_that_are_shown_are_paid_and_wrong_and_of_three_tasks(seed: int) -> None:
-    episodes = played(seed, PLANTED["a word"][0], lambda has, rng: float(rng.random() < 0.3), 0.3)
-    shown = typical(episodes, 1.0)
-    assert [(one.digest.score, one.digest.reward) for one in shown] == [(0.0, 1.0)] * 3
-    assert len({one.digest.task_id for one in shown}) == 3
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_episodes_that_are_shown_have_what_usually_pays_and_not_what_chance_pays_more(seed: int) -> None:
-    # The word earns 0.7; one in ten of the others earns 1 by luck.
-    episodes = played(seed, PLANTED["a word"][0], lambda has, rng: 0.7 if has else float(rng.random() < 0.1), 0.3)
-    assert ["please" in one.digest.answer for one in typical(episodes, 1.0)] == [True] * 3
-
-
-def test_the_same_episodes_give_the_same_answer_in_any_order_of_groups() -> None:
-    episodes = played(3, PLANTED["an argument"][0], lambda has, rng: float(has), 0.3)
-    shuffled = sorted(episodes, key=lambda one: (one.group[0], -int(one.group[1].split("-")[1])))
-    one, other = found(episodes), found(shuffled)
-    assert one is not None
-    assert other is not None
-    assert (one.what, math.isclose(one.explained, other.explained)) == (other.what, True)
+    assert edited(("argument", "send", "*", "to"), False, send, other) == [[("send", {"to": "ann"})], "sent about 5"]
+    assert edited(("call", "check"), True, send, other) == [[("send", {"to": "*"})], [("check", {})], "sent about 5"]
+    assert edited(("amount", "words in the answer"), False, send, other) == [[("send", {"to": "*"})], "sent about"]
+    assert edited(("end", "max_turns"), True, send, other) == [[("send", {"to": "*"})]] * 4
+    assert edited(("state", "sent", "true"), False, send, other) is None
