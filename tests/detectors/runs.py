@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from sparring.detectors import DETECTORS, Watch
+from sparring.detectors.trials import Trials
+from sparring.environments import Environment, tool
 from sparring.findings import Finding
 from sparring.history import History
 from sparring.types import (
@@ -79,13 +81,14 @@ def trajectory(
     messages.append({
         "role": "assistant", "content": script.answer(task), **({"malformed_tool_calls": bad} if bad else {}),
     })  # fmt: skip
+    said = [one for one in messages if one["role"] == "assistant"]
     turns = tuple(
         Turn(
             id=number, parent=None, branch_reason=None, prompt_ids=(1,), token_ids=(2,) * script.tokens,
             sampled_logprobs=(-1.0,) * script.tokens, versions=((step, script.tokens),), fingerprint="f",
-            stop_reason=StopReason.STOP, sampling=Sampling(), message=messages[-1], num_computed_tokens=1, seconds=0.0,
+            stop_reason=StopReason.STOP, sampling=Sampling(), message=message, num_computed_tokens=1, seconds=0.0,
         )
-        for number in range(len(script.calls) + 1)
+        for number, message in enumerate(said[-len(script.calls) - 1 :])
     )  # fmt: skip
     one = Trajectory(
         id=f"{split}/{step}/{task.id}.{attempt}", task=task, attempt=attempt, turns=turns, messages=tuple(messages),
@@ -141,9 +144,26 @@ def played(
     return told
 
 
-def findings(run: Sequence[tuple[int, list[TrajectoryGroup], list[TrajectoryGroup]]], *rules: str) -> list[Finding]:
-    """What is said of a run by these detectors, or by all, told live."""
-    watch = Watch(History(), [one for name, one in DETECTORS.items() if not rules or name in rules])
+class Ready(Environment):
+    """Whose tools do what they are asked."""
+
+    @tool
+    def look(self, place: int) -> str:
+        """Look at a place."""
+        return "ok"
+
+    @tool
+    def write_file(self, path: str, content: str) -> str:
+        """Write a file."""
+        return "ok"
+
+
+def findings(
+    run: Sequence[tuple[int, list[TrajectoryGroup], list[TrajectoryGroup]]], *rules: str, judge: Judge | None = None
+) -> list[Finding]:
+    """What is said of a run by these detectors, or by all, told live. With a judge episodes can be tried again."""
+    trials = None if judge is None else Trials(judge, make_environment=Ready, max_turns=20)
+    watch = Watch(History(trials=trials), [one for name, one in DETECTORS.items() if not rules or name in rules])
     said = []
     for step, groups, validation in run:
         watch.log_groups(step, groups, split="train")
