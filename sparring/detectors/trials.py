@@ -26,7 +26,7 @@ from sparring.types import Message, Trajectory, Turn
 
 logger = get_logger(__name__)
 
-MOST = 64
+MOST = 96
 """Episodes that are played or graded again after one step."""
 SECONDS, SHARE = 3.0, 0.1
 """That they may take together, or this share of the time since the step before, where that is more."""
