@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparring.agents.scripted import saying
+from sparring.checks.cents import nearly_moved
 from sparring.checks.effects import AGAIN, first_of_each, unspoilt
 from sparring.checks.explore import Call
 from sparring.checks.probes import LOOK, Bench, Probe, documents, is_number_part
@@ -29,8 +30,9 @@ async def amounts(subject: Subject) -> Iterable[Finding]:
 
     A warning where a number goes from one thing to another named by the same call and what one loses is not what the other
     gains, or where the payer and the payee are one and it gets richer; where a tool that turns down 0 or what is too much takes a
-    negative amount and moves it the other way; and where sums of decimals stand in the final state as 0.30000000000000004 and the
-    scorer compares exactly. Fees and rates that the description names are believed. Round what is stored, or count in cents.
+    negative amount and moves it the other way; where a number moves by a cent more or less than the amount of the thing that is
+    named; and where sums of decimals stand in the final state as 0.30000000000000004 and the scorer compares exactly. Fees and
+    rates that the description names are believed. Round what is stored, or count in cents.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -41,6 +43,7 @@ async def amounts(subject: Subject) -> Iterable[Finding]:
             found += _negative(bench)
             for bases in list(bench.bases.values()):
                 found += await _inexact(subject, bench, bases[0])
+        found += await nearly_moved(await unspoilt(subject))
     return first_of_each(found)
 
 

@@ -1,0 +1,120 @@
+"""Numbers that should move by the amounts of the rows that calls name, and lose a cent of some."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sparring.checks.explore import Call
+from sparring.checks.own_rows import tables
+from sparring.checks.probes import LOOK, Bench
+from sparring.checks.rows import decimals, number_of
+from sparring.checks.stored import is_number
+from sparring.checks.views import STATE, Change, View
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+MOST_ROWS = 12
+"""Of one task, that a tool is called for."""
+FEW_CENTS = 0.025
+"""Less than which an amount is off when decimals were cut."""
+HARD = ("19.99", "4.35", "8.20", "64.10", "16.40", "1.15")
+"""Amounts whose hundredfold is less than a whole number in binary."""
+FEWEST = 3
+"""Amounts that move whole, before one that does not is a mistake."""
+
+
+async def nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
+    """A finding for each tool after whose calls a number moves by the amount of the row that is named, but for a cent of some.
+
+    The amounts are the task's own, and then such whose hundredfold is no whole number in binary.
+    """
+    exact: dict[str, set[float]] = defaultdict(set)
+    off: dict[str, list[dict[str, Json]]] = defaultdict(list)
+    for bench in [*benches, *(replace(one, task=_with_hard_amounts(one.task)) for one in benches)]:
+        for bases in bench.bases.values():
+            for call, before, after, amounts in await _moves(bench, bases[0].call):
+                for one in before.changes_to(after):
+                    if (
+                        one.path[0] == STATE
+                        or not is_number(one.after)
+                        or not (one.before is None or is_number(one.before))
+                    ):
+                        continue
+                    by = round(abs(one.after - (one.before or 0)), 6)
+                    near = min(amounts, key=lambda amount: abs(amount - by))
+                    if math.isclose(near, by, abs_tol=1e-6):
+                        exact[one.path[0]].add(by)
+                    elif abs(near - by) < FEW_CENTS:
+                        off[one.path[0]].append(_shown(bench, call, one, near))
+    return [_finding(reader, seen, len(exact[reader])) for reader, seen in off.items() if len(exact[reader]) >= FEWEST]
+
+
+def _with_hard_amounts(task: Task) -> Task:
+    """The task with other numbers where its rows have two decimals."""
+    hard = itertools.cycle(HARD)
+
+    def changed(value: Json, *, is_row: bool = False) -> Json:
+        if isinstance(value, Mapping):
+            return {name: changed(item, is_row=True) for name, item in value.items()}
+        if isinstance(value, list):
+            return [changed(item, is_row=True) for item in value]
+        if is_row and isinstance(value, str) and re.fullmatch(r"\d+\.\d\d", value):
+            return next(hard)
+        return float(next(hard)) if is_row and isinstance(value, float) and 0 < decimals(value) <= 2 else value
+
+    return replace(task, fields={name: changed(value) for name, value in task.fields.items()})
+
+
+async def _moves(bench: Bench, base: Call) -> list[tuple[Call, View, View, set[float]]]:
+    """The call of a tool for row after row of the task's data in one episode, what is read before and after, and the row's
+    amounts."""
+    if len(base.arguments) != 1:
+        return []
+    calls: list[tuple[Call, set[float]]] = []
+    for value, amounts in _amounts(bench, str(*base.arguments.values())):
+        call = Call(base.tool, dict.fromkeys(base.arguments, value))
+        if bench.is_allowed(call):
+            calls.append((call, amounts))
+    if len(calls) < 2:
+        return []
+    played = await bench.played([LOOK, *(step for call, _ in calls[:MOST_ROWS] for step in (call, LOOK))])
+    return [
+        (call, before, after, amounts)
+        for (call, amounts), (before, after) in zip(calls, itertools.pairwise(played.views), strict=False)
+    ]
+
+
+def _amounts(bench: Bench, like: str) -> Iterator[tuple[str, set[float]]]:
+    """What the rows are called among which a value is, and the decimals in each."""
+    for _, rows in tables(bench.task.fields):
+        for name in rows[0]:
+            if like in [row.get(name) for row in rows]:
+                for row in rows:
+                    cells = [
+                        found[0]
+                        for value in row.values()
+                        if decimals(value) and (found := number_of(value)) is not None
+                    ]
+                    if cells and isinstance(row.get(name), str):
+                        yield str(row[name]), set(cells)
+                return
+
+
+def _shown(bench: Bench, call: Call, change: Change, amount: float) -> dict[str, Json]:
+    return {"task": bench.task.id, "call": str(call), "amount": amount, "changed": change.as_json()}
+
+
+def _finding(reader: str, seen: Sequence[dict[str, Json]], num_exact: int) -> Finding:
+    return Finding(
+        rule="environment.amounts", severity=Severity.WARNING,
+        symptom=f"{reader} moves by less or more than the amount of {len(seen)} of {len(seen) + num_exact} rows: cents are lost, "
+        f"as of {seen[0]['amount']} after {seen[0]['call']}.",
+        evidence={"tool": reader, "seen": list(seen[:4])},
+        change="Round when decimals become cents (round(x * 100), not int(x * 100)), or count with Decimal.",
+        confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
+    )  # fmt: skip
