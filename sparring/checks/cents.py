@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from sparring.checks.calls import SLOW_SECONDS
 from sparring.checks.explore import Call
 from sparring.checks.own_rows import tables
 from sparring.checks.probes import LOOK, Bench
@@ -33,6 +34,8 @@ async def nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
 
     The amounts are the task's own, and then such whose hundredfold is no whole number in binary.
     """
+    if not benches or benches[0].subject.timing.episode_seconds > SLOW_SECONDS:
+        return []
     exact: dict[str, set[float]] = defaultdict(set)
     off: dict[str, list[dict[str, Json]]] = defaultdict(list)
     for bench in [*benches, *(replace(one, task=_with_hard_amounts(one.task)) for one in benches)]:

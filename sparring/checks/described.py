@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from sparring.checks.answers import text_of
 from sparring.checks.arguments import fitted_to
 from sparring.checks.calls import answers, leaves
 from sparring.checks.explore import Call, explored, is_refusal
@@ -44,18 +45,21 @@ _DIGITS = re.compile(
     rf"\b{_NUMBER} (?:decimals?|decimal places|digits after)\b|\b(to the cent|whole cents|to cents)\b", re.I
 )
 _OTHER_UNITS = r"\s*(?:%|(?:character|letter|word|digit|line|day|hour|minute|week|month|year|km|mile|euro|cent)s?\b)"
+_ISO_DAY = re.compile(r"\bYYYY-MM-DD\b|\byear-month-day\b|\bISO 8601\b|\bas \d{4}-\d\d-\d\d\b")
+_OTHER_DAY = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{4}\b|\b\d{4}[./]\d{1,2}[./]\d{1,2}\b")
 _PERCENT = re.compile(r"\b(?:in|as|a) percent(?:age)?\b|\bin %", re.I)
 
 
 @check("environment.described", needs=("environment",))
 async def described(subject: Subject) -> Iterable[Finding]:
-    """What descriptions name is so: defaults of arguments, the most rows that come, digits, percentages.
+    """What descriptions name is so: defaults of arguments, arguments, the most rows that come, digits, days, percentages.
 
     A call without an argument must give what the same call gives with the default that the description names (`4 when left
-    out`). Lists are counted against `at most 5`, numbers against `two decimals`, and numbers that are called percentages
+    out`), and a call that the prompt or a description shows must have no argument that the tool has not. Lists are counted
+    against `at most 5`, numbers compared with `two decimals`, days with `YYYY-MM-DD`, and numbers that are called percentages
     must not all be fractions of 1. Correct the code or the description: the policy believes what it reads.
     """
-    findings = [one async for one in _defaults(subject)]
+    findings = [*_unknown_arguments(subject), *[one async for one in _defaults(subject)]]
     broken: dict[tuple[str, str], list[Said]] = defaultdict(list)
     num: dict[str, int] = defaultdict(int)
     reading = set(await reading_tools(subject))
@@ -88,6 +92,30 @@ def _finding(symptom: str, evidence: Mapping[str, Json], tool: str) -> Finding:
     )
 
 
+def _unknown_arguments(subject: Subject) -> Iterator[Finding]:
+    """Calls in the prompt and in descriptions with arguments that the tool does not have."""
+    texts = {"The prompt": "\n".join(text_of(message) for message in subject.sample[0].messages)}
+    texts |= {f"The description of {name}": _written(subject, name) for name in subject.tools}
+    for name, tool in subject.tools.items():
+        known = tool.schema["function"].get("parameters", {}).get("properties", {})
+        for where, text in texts.items():
+            shown = re.findall(rf"(?<![\w.]){re.escape(name)}\(([^()\n]{{1,200}})\)", text)
+            unknown = {one for call in shown for one in re.findall(r"(?:^|, ?)(\w+) ?=(?!=)", call)} - set(known)
+            if unknown:
+                yield _finding(
+                    f"{where} shows {name} with {', '.join(sorted(unknown))}, which it does not take.",
+                    {"tool": name, "unknown": sorted(unknown), "arguments": sorted(known)},
+                    name,
+                )
+
+
+def _written(subject: Subject, tool: str) -> str:
+    """The description of a tool and of its arguments."""
+    function = subject.tools[tool].schema["function"]
+    parts = function.get("parameters", {}).get("properties", {}).values()
+    return "\n".join([str(function.get("description", "")), *(str(one.get("description", "")) for one in parts)])
+
+
 def _returns(subject: Subject, tool: str) -> str:
     """The description of a tool without that of its arguments."""
     return str(subject.tools[tool].schema["function"].get("description", ""))
@@ -101,6 +129,9 @@ def _broken(text: str, one: Said) -> Iterator[str]:
         number = _number(most[1])
         if len(rows[0]) > number:
             yield f"returns more than {number} rows, of which its description speaks ({most[0]!r})"
+    other = _OTHER_DAY.search(one.result.content) if _ISO_DAY.search(text) else None
+    if other is not None:
+        yield f"returns {other[0]!r}, although its description says {_ISO_DAY.search(text)[0]!r}"  # type: ignore[index]
     if digits is not None:
         number = _number(digits[1]) if digits[1] else 2
         long = [value for _, value in leaves(one.value) if isinstance(value, float) and decimals(value) > number]

@@ -2,8 +2,11 @@
 
 import pytest
 
-from sparring.checks.described import _named_default
+from sparring.checks.described import _broken, _named_default
+from sparring.checks.explore import Call
+from sparring.checks.survey import Said
 from sparring.checks.thresholds import _limits
+from sparring.environments import ToolResult
 
 WHOLE, FLAG = {"type": "integer"}, {"type": "boolean"}
 ORDER = {"type": "string", "enum": ["asc", "desc"]}
@@ -45,3 +48,21 @@ def test_the_number_of_a_limit_is_on_the_side_that_the_words_say(text: str, is_u
 
 def test_a_number_that_is_a_limit_in_both_ways_is_none() -> None:
     assert _limits("more than 5 is much, at least 5 is enough") == {}
+
+
+@pytest.mark.parametrize(
+    ("description", "result", "says"),
+    [
+        ("At most 2 rooms that are free.", '["A", "B", "C"]', "returns more than 2 rows"),
+        ("At most 2 rooms that are free.", '["A", "B"]', None),
+        ("The first 2 days of each room.", '["A", "B", "C"]', None),
+        ("Price with two decimals.", "3.14159", "returns 3.14159"),
+        ("Price with two decimals.", "3.5", None),
+        ("Day of the visit, YYYY-MM-DD.", '"03.05.2025"', "returns '03.05.2025'"),
+        ("Day of the visit, YYYY-MM-DD.", '"2025-05-03"', None),
+    ],
+)
+def test_a_result_is_compared_with_what_its_description_says(description: str, result: str, says: str | None) -> None:
+    found = list(_broken(description, Said(Call("look", {}), ToolResult(content=result, error=None, transition={}))))
+    assert [one for one in found if says is None or not one.startswith(says)] == []
+    assert bool(found) == (says is not None)
