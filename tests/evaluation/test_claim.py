@@ -12,13 +12,13 @@ import pytest
 from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.independence import Independence
-from sparring.evaluation.of_run import claim_of_report, claims_of_runs, evaluated
+from sparring.evaluation.of_run import claim_of_report, claims_of_runs, evaluated, num_shared
 from sparring.evaluation.report import EvaluationReport, comparisons, read_report
 from sparring.report.reading import read_run
 from sparring.report.verdict import verdict
 from sparring.tracking import RunFolder
 from sparring.trainer import TrainResult
-from sparring.types import Outcome
+from sparring.types import Outcome, Task
 from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation
 
 DOCS = Path(__file__).parents[2] / "docs" / "verdicts.md"
@@ -195,6 +195,14 @@ def test_runs_that_differ_in_their_seed_alone_make_one_claim_and_others_their_ow
     assert (first, second) == (tuple(family), (other,))
     assert claim.headline == SCENARIOS["seeds_disagree"]().headline
     assert alone.headline == SCENARIOS["imitation_beaten"]().headline
+
+
+def test_tasks_that_stand_in_the_training_split_are_counted_by_what_they_are_and_not_by_their_id() -> None:
+    def task(name: str, question: str, answer: str) -> Task:
+        return Task(id=name, messages=({"role": "user", "content": question},), fields={"truth": answer})
+
+    trained = [task("a", "1 + 1", "2"), task("b", "1 + 2", "3")]
+    assert num_shared([task("h0", "1 + 1", "2"), task("h1", "1 + 2", "4"), task("h2", "2 + 2", "4")], trained) == 1
 
 
 def test_report_eval_diagnosis_and_result_show_the_same_claim(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sparring.errors import ServiceError
-from sparring.evaluation.evaluation import Judge, Row, summarize
-from sparring.evaluation.tables import notes, result_table
+from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
+from sparring.evaluation.tables import notes, outcome_table, result_table
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
 
 TASK = Task(id="t", messages=({"role": "user", "content": "?"},))
@@ -41,6 +41,32 @@ def test_nothing_is_said_of_episodes_that_all_came_to_their_end() -> None:
     group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.FINISHED, 0), played(Outcome.MAX_TURNS, 1)))
     evaluation = summarize([group], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
     assert not [one for one in notes([evaluation], []) if "in time" in one]
+
+
+def test_a_table_shows_beside_success_how_episodes_ended_and_the_file_has_every_outcome() -> None:
+    # Ten planned: one right, two wrong answers, three out of turns, one out of tokens, one error of its own, two lost.
+    ended = [Outcome.FINISHED] * 3 + [Outcome.MAX_TURNS] * 3 + [Outcome.MAX_TOKENS, Outcome.POLICY_ERROR]
+    episodes = [replace(played(outcome, place), score=float(place == 0)) for place, outcome in enumerate(ended)]
+    group = TrajectoryGroup(task=TASK, trajectories=tuple(episodes), num_lost=2)
+    evaluation = summarize([group], replace(ROW, group_size=10), judge=JUDGE, seconds=1.0, prefix="eval")
+    shares = {"finished": 0.3, "max_turns": 0.3, "max_tokens": 0.1, "policy_error": 0.1, "infrastructure_error": 0.2}
+    found = {name: value for name, value in evaluation.metrics.items() if name.startswith("eval/outcome/")}
+    assert found == {f"eval/outcome/{outcome}": pytest.approx(shares.get(outcome, 0.0)) for outcome in Outcome}
+    assert Evaluation.from_json(evaluation.as_json()).outcomes == evaluation.outcomes
+    _, columns, (row,) = outcome_table([evaluation])
+    cells = dict(zip(columns, row, strict=True))
+    # Completion is of the episodes that were not lost: 3 of 8.
+    assert [cells[one] for one in ("success", "completion", "max_turns", "max_tokens", "policy_error", "lost")] == [
+        "0.12", "37.5 %", "30 %", "10 %", "10 %", "20 %",
+    ]  # fmt: skip
+
+
+def test_a_table_of_an_older_file_leaves_out_how_episodes_ended() -> None:
+    group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.MAX_TURNS, 0),))
+    evaluation = summarize([group], ROW, judge=JUDGE, seconds=1.0, prefix="eval")
+    older = replace(evaluation, metrics={"eval/completion": 0.0})
+    _, columns, (row,) = outcome_table([older])
+    assert dict(zip(columns, row, strict=True))["max_turns"] == ""
 
 
 def test_what_all_rows_have_in_common_is_said_once_in_the_title() -> None:
