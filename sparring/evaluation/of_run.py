@@ -26,6 +26,8 @@ class Evaluated:
     """The newest that compares policies; the newest of all where none does."""
     validations: Mapping[int, Evaluation]
     """By step, in order."""
+    earlier: tuple[Evaluation, ...] = ()
+    """Rows of the other held-out evaluations, the newest first: controls count that `held_out` lacks."""
     unread: tuple[str, ...] = ()
     """Why some file is not in here."""
 
@@ -33,11 +35,12 @@ class Evaluated:
 def evaluated(run: RunFolder) -> Evaluated:
     """From the files, which may be of an older version."""
     unread: list[str] = []
-    paths = [path for _, path in sorted(_numbered(run.evaluations, "held_out"), reverse=True)]
-    reports = [report for path in paths if (report := _read(path, unread)) is not None]
+    reports = [report for path in _held_out(run) if (report := _read(path, unread)) is not None]
     read = [(step, _read(path, unread)) for step, path in sorted(_numbered(run.evaluations, "validation"))]
+    held_out = next((report for report in reports if report.comparisons), reports[0] if reports else None)
     return Evaluated(
-        held_out=next((report for report in reports if report.comparisons), reports[0] if reports else None),
+        held_out=held_out,
+        earlier=tuple(row for report in reports if report is not held_out for row in report.evaluations),
         validations={step: report.evaluations[0] for step, report in read if report is not None},
         unread=tuple(unread),
     )
@@ -50,8 +53,11 @@ def claim_of_run(run: RunFolder, found: Evaluated | None = None, *, seen_in_trai
     name = _named(run.path)
     if found.held_out is None:
         return claim_of_validations(found.validations, run=name)
+    rows = found.held_out.evaluations
+    known = {row.name for row in rows} | {"tuned"}
     return claim_of(
-        found.held_out.evaluations, run=name, recipe=_named(run.recipe), runs=_named(run.path.parent),
+        [*(row for row in found.earlier if row.name not in known), *rows],
+        run=name, recipe=_named(run.recipe), runs=_named(run.path.parent),
         has_warm_start=run.config().warm_start is not None,
         seen_in_training=max(seen_in_training, found.held_out.seen_in_training),
     )  # fmt: skip
@@ -80,8 +86,19 @@ def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...
 
 
 def claim_of_report(report: EvaluationReport) -> Claim:
-    """What one evaluation of a run shows."""
-    return claim_of_run(RunFolder(report.path.parent.parent), Evaluated(held_out=report, validations={}))
+    """What one evaluation of a run shows, beside the controls of the others; one that was graded anew stands alone."""
+    run = RunFolder(report.path.parent.parent)
+    others = (
+        ()
+        if report.rescored is not None
+        else tuple(
+            row
+            for path in _held_out(run)
+            if path != report.path and (one := _read(path, []))
+            for row in one.evaluations
+        )
+    )
+    return claim_of_run(run, Evaluated(held_out=report, validations={}, earlier=others))
 
 
 def _named(path: Path) -> str:
@@ -98,6 +115,11 @@ def num_shared(tasks: Iterable[Task], others: Iterable[Task]) -> int:
     """How many of `tasks` are among the others, word for word."""
     known = set(map(content_of, others))
     return sum(content_of(task) in known for task in tasks)
+
+
+def _held_out(run: RunFolder) -> list[Path]:
+    """The newest first."""
+    return [path for _, path in sorted(_numbered(run.evaluations, "held_out"), reverse=True)]
 
 
 def _numbered(folder: Path, stem: str) -> list[tuple[int, Path]]:

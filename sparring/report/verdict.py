@@ -11,7 +11,7 @@ from typing import Any
 from sparring.evaluation.claim import FEW_TASKS, MOST_LOST, Against, Claim, Rise
 from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.evaluation import Evaluation, interval_json
-from sparring.evaluation.of_run import Evaluated, claim_of_run
+from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding, Severity
 from sparring.report.reading import Record
 from sparring.tracking import RunFolder
@@ -110,8 +110,7 @@ def verdict(record: Record, *, seen_in_training: int) -> Verdict:
     report, is_held_out = record.held_out, record.held_out is not None
     claim = record.claim
     if seen_in_training and is_held_out:
-        found = Evaluated(held_out=report, validations=record.validations)
-        claim = claim_of_run(RunFolder(record.path), found, seen_in_training=seen_in_training)
+        claim = claim_of_run(RunFolder(record.path), seen_in_training=seen_in_training)
     after = claim.tuned
     if after is None and report is not None:
         after = report.evaluations[-1]

@@ -12,7 +12,7 @@ import pytest
 from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.independence import Independence
-from sparring.evaluation.of_run import claim_of_report, claims_of_runs, evaluated, num_shared
+from sparring.evaluation.of_run import claim_of_report, claim_of_run, claims_of_runs, evaluated, num_shared
 from sparring.evaluation.report import EvaluationReport, comparisons, read_report
 from sparring.report.reading import read_run
 from sparring.report.verdict import verdict
@@ -203,6 +203,19 @@ def test_tasks_that_stand_in_the_training_split_are_counted_by_what_they_are_and
 
     trained = [task("a", "1 + 1", "2"), task("b", "1 + 2", "3")]
     assert num_shared([task("h0", "1 + 1", "2"), task("h1", "1 + 2", "4"), task("h2", "2 + 2", "4")], trained) == 1
+
+
+def test_a_control_that_only_an_earlier_evaluation_has_still_counts(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", 0, "", AS_GOOD)
+    newest = table(*(row for row in AS_GOOD if row[0] != CONTINUED))
+    path = folder.evaluations / "held_out-002.json"
+    report = EvaluationReport(evaluations=tuple(newest), comparisons=comparisons(newest), path=path)
+    report.write([])
+    expected = SCENARIOS["imitation_as_good"]().headline
+    assert claim_of_run(folder).headline == claim_of_report(report).headline == expected
+    # Another scorer's grades of the newest say nothing about an evaluation that it did not grade.
+    alone = claim_of_report(replace(report, rescored={"episodes": "held_out-2", "scorer": "m:s"}))
+    assert alone.headline == SCENARIOS["base_and_warm_start"]().headline
 
 
 def test_report_eval_diagnosis_and_result_show_the_same_claim(tmp_path: Path) -> None:
