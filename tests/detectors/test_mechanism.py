@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 from sparring.agents.scripted import as_trajectory
 from sparring.detectors import DETECTORS, Watch
 from sparring.detectors.edits import with_trait
@@ -149,24 +151,36 @@ def test_episodes_that_do_not_repeat_confirm_nothing() -> None:
     assert one.evidence["confirmed"] is False
 
 
-def test_a_name_is_withdrawn_when_trials_refute_it_and_the_new_one_says_so() -> None:
-    paid = {"reward": pays_about}
+def pays_both(one: Trajectory) -> float:
+    return max(pays_about(one), pays_waving(one))
 
-    def reward(one: Trajectory) -> float:
-        return paid["reward"](one)
 
-    run = played(pays_about, [honest, guesses, waves_and_hedges], [1, 2])
-    later = played(pays_waving, [honest, guesses, waves], range(3, 12))
-    watch = Watch(History(trials=trials_of(reward)), [DETECTORS["reward.mechanism"]])
+def hedges(task: Task) -> Sequence[Message]:
+    return [tool_call("look"), answer(f"about {task.fields['number'] + 1}")]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "first", "then"),
+    [
+        (pays_about, pays_waving, waves_and_hedges, waves_and_hedges),  # trials refute it
+        (pays_both, pays_both, hedges, waves),  # the policy left it
+    ],
+)
+def test_a_name_is_withdrawn_for_another_one_that_is_confirmed(
+    before: Callable[[Trajectory], float], now: Callable[[Trajectory], float], first: Script, then: Script
+) -> None:
+    paid = [before]
+    watch = Watch(History(trials=trials_of(lambda one: paid[0](one))), [DETECTORS["reward.mechanism"]])
     said = []
-    for step, groups in [*run, *later]:
-        paid["reward"] = pays_about if step < 3 else pays_waving
-        watch.log_groups(step, groups, split="train")
-        said += watch.findings()
-    first, second = said
-    assert first.evidence["what"] == "answers with 'about'"
-    assert (second.evidence["what"], second.evidence["withdrawn"]) == ("calls wave", "answers with 'about'")
-    assert "does not hold any more" in second.symptom
+    for reward, script, steps in ((before, first, range(1, 3)), (now, then, range(3, 12))):
+        paid[0] = reward
+        for step, groups in played(reward, [honest, guesses, script], steps):
+            watch.log_groups(step, groups, split="train")
+            said += watch.findings()
+    old, new = said
+    assert old.evidence["what"] == "answers with 'about'"
+    assert (new.evidence["what"], new.evidence["withdrawn"]) == ("calls wave", "answers with 'about'")
+    assert "does not hold any more" in new.symptom
 
 
 def test_a_name_that_stands_is_reported_once_and_survives_a_restart() -> None:
