@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from sparring.checks.source.code import Code, Function, Slip
+from sparring.checks.source.code import Code, Function, Slip, field_key
 from sparring.checks.source.logic import short
 from sparring.types import Json
 
@@ -413,6 +413,25 @@ def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
                 )
 
 
+def text_against_number(function: Function, code: Code) -> Iterator[Slip]:
+    """A text of the answer compared with a reference that is a number: never equal."""
+    origins = origins_of(function, code)
+    for node in function.every(ast.Compare):
+        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
+            continue
+        for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+            place = function.origin(other)
+            key = field_key(place)
+            values = code.fields.get(key or "", ())
+            if values and all(type(each) in (int, float) for each in values) and origins.is_text(one):
+                yield Slip(
+                    node,
+                    f"compares the text `{short(one)}` with the reference {values[0]!r}, a number: they are never equal",
+                    "Convert the text to a number, and take what is none for wrong.",
+                    {"references": list(values[:4])},
+                )
+
+
 def counts_forgotten(function: Function, code: Code) -> Iterator[Slip]:
     """Lists with equal members compared as sets."""
     for node in function.every(ast.Compare):
@@ -507,6 +526,7 @@ def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
 
 
 PATTERNS = (
-    part_for_whole, share_of_one_side, unpaired, pattern_cuts_answers, first_number, folded_on_one_side, counts_forgotten,
+    part_for_whole, share_of_one_side, unpaired, pattern_cuts_answers, first_number, folded_on_one_side, text_against_number,
+    counts_forgotten,
     left_out_of_the_sum, paid_by_default, limits_swapped,
 )  # fmt: skip

@@ -12,6 +12,10 @@ from sparring.checks.source.computing import key_read
 from sparring.checks.source.logic import short
 from sparring.checks.source.texts import described, limits_of
 
+_DRAWS = frozenset(
+    {"random", "randint", "randrange", "choice", "choices", "sample", "shuffle", "uniform", "gauss", "permutation"}
+)
+
 
 def pages(function: Function, code: Code) -> Iterator[Slip]:
     """Pages that are counted short, overlap, leave rows out, or begin at another number than the text has."""
@@ -155,6 +159,34 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
             )
 
 
+def drawn_or_dated(function: Function, code: Code) -> Iterator[Slip]:
+    """Random numbers without a seed, and today's date."""
+    if re.search(r"\brandom\.seed\(", function.module.text):
+        return
+    for call in function.every(ast.Call):
+        base = call.func.value if isinstance(call.func, ast.Attribute) else None
+        module = getattr(function.constant(base), "__name__", "") if base is not None else ""
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        is_drawn = module == "random" and (name in _DRAWS or (name == "Random" and not call.args))
+        is_drawn = is_drawn or (
+            module == "numpy.random" and (name in _DRAWS or (name == "default_rng" and not call.args))
+        )
+        if is_drawn:
+            yield Slip(
+                call,
+                f"draws with `{short(call)}`, without a seed: each process and each episode has another",
+                "Draw from `random.Random(...)` with the task's id or seed.",
+                covered_by=("environment.randomness", "environment.same_elsewhere", "environment.same_twice"),
+            )
+        if module in ("date", "datetime") and name in ("today", "now", "utcnow"):
+            yield Slip(
+                call,
+                f"reads the date of today with `{short(call)}`: the same task is another one tomorrow",
+                "Take the day from the task.",
+                covered_by=("environment.clock",),
+            )
+
+
 def units_differ(function: Function, code: Code) -> Iterator[Slip]:
     """A field under one name, in one tool divided by 1000 and in another as it is."""
     if not function.is_tool:
@@ -263,5 +295,6 @@ def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
 
 
 PATTERNS = (
-    pages, calendar, units_differ, place_from_one, float_in_state,
+    pages, calendar, drawn_or_dated, units_differ, place_from_one, float_in_state,
 )  # fmt: skip
+PATTERNS_OF_TASKS = (drawn_or_dated,)

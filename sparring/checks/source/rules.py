@@ -27,7 +27,7 @@ PATTERNS: Mapping[Part, Sequence[Pattern]] = {
         *copies.PATTERNS,
     ),
     "judges": (*_PYTHON, *grading.PATTERNS),
-    "tasks": (*_PYTHON, *texts.PATTERNS_OF_TASKS, *data.PATTERNS_OF_TASKS),
+    "tasks": (*_PYTHON, *texts.PATTERNS_OF_TASKS, *measures.PATTERNS_OF_TASKS, *data.PATTERNS_OF_TASKS),
 }
 
 

@@ -149,7 +149,9 @@ def first_round_only(function: Function, code: Code) -> Iterator[Slip]:
             continue
         last = loop.body[-1]
         branches = isinstance(last, ast.If) and bool(last.orelse) and _ends_all(last)
-        goes = isinstance(last, ast.Return | ast.Break) and any(isinstance(one, ast.If) for one in loop.body)
+        goes = isinstance(last, ast.Return | ast.Break) and any(
+            isinstance(one, ast.If | ast.AugAssign) for one in loop.body
+        )
         if branches or goes:
             yield Slip(
                 last,
