@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -41,7 +42,10 @@ def report(
 ) -> int:
     """Print the rows and figures, write them to `path`, and return 0 when every target holds, else 5."""
     console = Console()
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    # What is nested is for the file.
+    columns = list(
+        dict.fromkeys(column for row in rows for column, value in row.items() if not isinstance(value, dict))
+    )
     console.table(name, columns, [[_shown(row.get(column, "")) for column in columns] for row in rows])
     missed = [key for key, target in targets.items() if not _holds(figures[key], target)]
     for key, value in figures.items():
@@ -49,6 +53,7 @@ def report(
         print(f"{key}: {value:.3g}" + (f"  ({'MISSED: ' if key in missed else ''}{wanted})" if wanted else ""))
     content = {
         "name": name,
+        "commit": _commit(),
         "machine": machine(),
         "versions": {package: _version(package) for package in PACKAGES},
         "rows": list(rows),
@@ -58,6 +63,18 @@ def report(
     if path is not None:
         path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     return 5 if missed else 0
+
+
+def _commit() -> str | None:
+    """Of this checkout, with a `+` where files were changed since; None without git."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=Path(__file__).parent, capture_output=True,
+            text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()
 
 
 def _holds(value: float, target: Mapping[str, float]) -> bool:

@@ -1,6 +1,6 @@
-"""Train a recipe, then judge base, warm start, the warm start continued, and tuned on the same held-out tasks.
+"""Train a recipe and its control, then evaluate base, warm start, control and tuned on the same held-out tasks.
 
-The warm start continued is the control: the same demonstrations for as long as RL took.
+The control is the warm start continued: supervised steps on the same demonstrations for longer than RL took.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from sparring.cli.control import show_control
 from sparring.cli.tables import show_evaluations
+from sparring.control import continue_warm_start
 from sparring.errors import SparringError
 from sparring.evaluation.of_run import claim_of_report
 from sparring.evaluation.report import EvaluationReport
@@ -29,10 +31,8 @@ def main() -> int:
         result = trainer.train()
         if result is None or result.status != "completed":
             return 0
-        report = MultiTurnRLEvaluator(
-            trainer, policies=["base", "warm_start", "warm_start_continued", "tuned"],
-            temperatures=[trainer.config.serving_temperature],
-        ).evaluate()  # fmt: skip
+        show_control(continue_warm_start(trainer))
+        report = MultiTurnRLEvaluator(trainer).evaluate()
     except SparringError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 from sparring import interrupts
 from sparring.build import Baseline, Parts, build_baseline, environment_of, message_engine_of, script_of
 from sparring.config import Config, key_from, load_config
+from sparring.control import continue_warm_start
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedEpisodes, ScriptedMessages
 from sparring.environments import expert_script
@@ -35,6 +36,10 @@ from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 if TYPE_CHECKING:
     from sparring.models.policy import Policy as ModelPolicy
     from sparring.trainer import MultiTurnRLTrainer
+
+
+_FIXED = tuple(name.replace("_", " ") for name in (WARM_START, CONTINUED))
+"""Policies whose checkpoint no training replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +104,7 @@ class MultiTurnRLEvaluator:
                 raise UsageError(
                     "overrides belong to the trainer that was given; make it with them, or give its run folder."
                 )
-        self._console = Console(quiet=quiet)
+        self._quiet, self._console = quiet, Console(quiet=quiet)
         self._evaluate_base_model = evaluate_base_model
         self._job: Job | None = None
         if resume:
@@ -191,9 +196,12 @@ class MultiTurnRLEvaluator:
                 f"{self._recipe} plays a model of its own: train it and evaluate the run, name what shall play "
                 "(--policy base, --policy expert, ...), or another engine with engine.type=openai or engine.type=scripted."
             )
-        names = ["base", WARM_START, "tuned"] if self._evaluate_base_model else ["tuned"]
+        if not self._evaluate_base_model:
+            return (read_policy("tuned"),)
         has_warm_start = self.folder is not None and (self.folder.checkpoints / WARM_START).is_dir()
-        return tuple(read_policy(name) for name in names if name != WARM_START or has_warm_start)
+        has_control = self.folder is not None and (self.folder.controls / CONTINUED).is_dir()
+        names = ["base", *([WARM_START] if has_warm_start else []), *([CONTINUED] if has_control else []), "tuned"]
+        return tuple(map(read_policy, names))
 
     def _found(self, policy: Policy) -> Policy:
         """With the checkpoint's folder that it names now: a run under way makes others, and this one is resumed with it.
@@ -223,7 +231,7 @@ class MultiTurnRLEvaluator:
         if not kept.is_dir():
             self._parts()
             assert self._trainer is not None, "what has parts has a trainer"
-            self._trainer.continue_warm_start()
+            continue_warm_start(self._trainer, quiet=self._quiet)
         return kept
 
     def _needs_model(self, plan: Plan) -> bool:
@@ -391,7 +399,7 @@ def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path,
     from sparring.training import checkpoints
 
     checkpoint = Path(policy.source)
-    is_newest = policy.name not in ("warm start", "warm start continued") and run_and_step(policy.name)[1] is None
+    is_newest = policy.name not in _FIXED and run_and_step(policy.name)[1] is None
     while True:
         try:
             return checkpoint, checkpoints.load_weights(checkpoint, model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 import weakref
@@ -57,11 +56,12 @@ from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Watchdog
 from sparring.tracking import Console, FanOut, RunFolder, open_trackers
 from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.run_folder import CONTINUED, VOCABULARY, WARM_START
-from sparring.tracking.stored import RESUMED, read_metrics
+from sparring.tracking.run_folder import VOCABULARY, WARM_START
+from sparring.tracking.stored import RESUMED
 from sparring.training import checkpoints
+from sparring.training.schedule import learning_rate
 from sparring.types import Sampling, TrajectoryGroup, Weights
-from sparring.warm_start import warm_start
+from sparring.warm_start import supervised_steps
 
 PAUSE_SECONDS = 0.5
 """How often a paused run looks whether it may go on."""
@@ -205,15 +205,6 @@ class MultiTurnRLTrainer:
         assert folder is not None, "what is built has a folder"
         await parts.engine.load_weights(weights, version=parts.engine.policy_version + 1)
         await self._freeze(parts, folder)
-
-    def continue_warm_start(self) -> Path:
-        """A control for RL: the warm start continued on the same demonstrations for as long as the run's steps took, optimizer
-        fresh; blocks. Returns where it is kept, `controls/warm_start_continued`.
-
-        The learner holds these weights afterwards. Raises UsageError for a recipe without warm start.
-        """
-        refuse_training(self.config, folder_of(self.recipe))
-        return background.submit(self._continue_warm_start()).result()
 
     @property
     def parts(self) -> Parts:
@@ -537,12 +528,18 @@ class MultiTurnRLTrainer:
         conversations = await asyncio.to_thread(
             demonstrations, parts, section.num_demonstrations, section.demonstrations
         )
+        done = 0
         with self._console.steps("warm start", section.steps) as progress:
-            done = await warm_start(
+            async for step, metrics in supervised_steps(
                 parts.learner, conversations, steps=section.steps, batch_size=section.batch_size,
-                learning_rate=section.learning_rate, seed=self.config.run.seed,
-                on_step=lambda _, metrics: progress(metrics), stop=self._stop,
-            )  # fmt: skip
+                learning_rate=partial(
+                    learning_rate, peak=section.learning_rate, schedule=section.learning_rate_schedule, warmup_steps=0,
+                    max_steps=section.steps,
+                ),
+                seed=self.config.run.seed, stop=self._stop,
+            ):  # fmt: skip
+                progress(metrics)
+                done = step
         if done < section.steps:
             return False
         parts.learner.reset_optimizer()
@@ -563,28 +560,6 @@ class MultiTurnRLTrainer:
         weights = checkpoints.load_weights(left, parts.policy)
         for engine in parts.frozen_by_warm_start:
             await engine.load_weights(weights, version=0)
-
-    async def _continue_warm_start(self) -> Path:
-        section, parts, folder = self.config.warm_start, self._parts, self.folder
-        if section is None or parts is None or folder is None:
-            raise UsageError("there is no warm start to continue: train a recipe that has [warm_start] first.")
-        numbers = folder.path / "metrics.jsonl"
-        metrics = read_metrics(numbers)[0] if numbers.is_file() else {}
-        seconds = sum(one.get("timing_s/step", 0.0) + one.get("timing_s/eval", 0.0) for one in metrics.values())
-        if not seconds:
-            raise UsageError(f"{folder.path} has trained no step, so there is no time to continue its warm start for.")
-        parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
-        conversations = await asyncio.to_thread(
-            demonstrations, parts, section.num_demonstrations, section.demonstrations
-        )
-        with self._console.phase(f"control: the warm start continued for {seconds:.0f} s"):
-            steps = await warm_start(
-                parts.learner, conversations, steps=sys.maxsize, batch_size=section.batch_size,
-                learning_rate=section.learning_rate, seed=self.config.run.seed + 1, max_seconds=seconds,
-            )  # fmt: skip
-        state = await asyncio.to_thread(parts.learner.export_state)
-        about = {"step": 0, "supervised_steps": steps, "seconds": seconds}
-        return await asyncio.to_thread(checkpoints.save, folder.controls, CONTINUED, state, about)
 
     async def _validate(self, parts: Parts, step: int, tracker: Tracker) -> Evaluation:
         section = self.config.evaluation

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from sparring.computing import unless_given_up
 from sparring.protocols import Learner
@@ -16,40 +15,36 @@ Conversation = tuple[tuple[int, ...], tuple[bool, ...]]
 """Ids of a conversation and a mask that is True on what the assistant says."""
 
 
-async def warm_start(
+async def supervised_steps(
     learner: Learner,
     conversations: Sequence[Conversation],
     *,
     steps: int,
     batch_size: int,
-    learning_rate: float,
+    learning_rate: Callable[[int], float],
     seed: int,
-    max_seconds: float | None = None,
-    on_step: Callable[[int, Mapping[str, float]], None] | None = None,
     stop: asyncio.Event | None = None,
-) -> int:
-    """Minimise cross-entropy on the demonstrations for `steps` steps, or until `max_seconds` or `stop`.
+) -> AsyncIterator[tuple[int, Mapping[str, float]]]:
+    """Minimise cross-entropy on the demonstrations; yields each step's number, from 1, and its metrics.
 
-    Batches run through shuffled passes over the conversations. Returns the number of steps done.
+    Batches run through shuffled passes over the conversations. `learning_rate` gives the rate of a step. `stop` ends it
+    before all `steps` are done.
     """
     stop = stop or asyncio.Event()
-    began, order, rng = time.monotonic(), list[int](), random.Random(f"warm-start/{seed}")
+    order, rng = list[int](), random.Random(f"warm-start/{seed}")
     for step in range(1, steps + 1):
-        is_late = max_seconds is not None and time.monotonic() - began >= max_seconds
-        if is_late or stop.is_set():
-            return step - 1
+        if stop.is_set():
+            return
         chosen: list[int] = []
         while len(chosen) < batch_size:
             if not order:
                 order = rng.sample(range(len(conversations)), len(conversations))
             chosen.append(order.pop())
         batch = demonstration_batch([conversations[index] for index in chosen])
-        metrics = await unless_given_up(_supervised_step, learner, batch, learning_rate, stop=stop)
+        metrics = await unless_given_up(_supervised_step, learner, batch, learning_rate(step), stop=stop)
         if metrics is None:
-            return step - 1
-        if on_step is not None:
-            on_step(step, metrics)
-    return steps
+            return
+        yield step, metrics
 
 
 def _supervised_step(learner: Learner, batch: TrainingBatch, learning_rate: float) -> dict[str, float]:

@@ -389,6 +389,15 @@ class WarmStartSection(Section):
     steps: int = Field(default=10, ge=1)
     batch_size: int = Field(default=16, ge=1)
     learning_rate: FiniteFloat = Field(default=2e-4, gt=0, le=1)
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="Of the warm start: the others fall to 0 at its last step."
+    )
+    control_steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="Steps by which `sparring control` continues it, at a rate that falls to 0; None: as many as last longer "
+        "than RL did.",
+    )
 
 
 class DetectorsSection(Section):

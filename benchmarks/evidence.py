@@ -1,0 +1,176 @@
+"""Does RL gain what imitation does not? A recipe over seeds: base, warm start, control and tuned, and RL on shuffled rewards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.report import report
+from sparring.control import continue_warm_start
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.report import EvaluationReport
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.trainer import MultiTurnRLTrainer
+
+ROOT = Path(__file__).parents[1]
+GAIN, LEAST_GAIN, SHUFFLED_GAIN = 0.3, 0.15, 0.1
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Two-sided 95 % quantiles of Student's t by degrees of freedom."""
+POLICIES = ("base", "warm start", "warm start continued", "tuned")
+SMOKE = ("warm_start.steps=2", "schedule.max_steps=1", "evaluation.allow_zero_baseline=true", "evaluation.eval_num_tasks=4",
+         "evaluation.val_num_tasks=2")  # fmt: skip
+
+
+def run(recipe: Path, seed: int, overrides: Sequence[str], control_steps: int | None, folder: str) -> dict[str, Any]:
+    """One run with its control, evaluated as `sparring eval` does."""
+    began = time.monotonic()
+    settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *overrides]
+    with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", quiet=True) as trainer:
+        _completed(trainer)
+        control = continue_warm_start(trainer, steps=control_steps, quiet=True)
+        found = MultiTurnRLEvaluator(trainer, quiet=True).evaluate()
+    row = {"seed": seed, "seconds": round(time.monotonic() - began), "RL seconds": round(control.rl_seconds),
+           "control steps": control.steps, "control seconds": round(control.seconds),
+           "control validated": dict(control.validated), **_measured(found)}  # fmt: skip
+    gain = row["gain over the control"]
+    print(f"seed {seed}: {row['warm start']['sampled']:.3f}, control {row['warm start continued']['sampled']:.3f}, tuned "
+          f"{row['tuned']['sampled']:.3f}, gain {gain[0]:.3f} [{gain[1]:.3f}, {gain[2]:.3f}], {row['seconds']} s",
+          file=sys.stderr, flush=True)  # fmt: skip
+    return row
+
+
+def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> dict[str, Any]:
+    """RL on rewards that follow from nothing that was played: it must gain nothing."""
+    settings = [f"run.runs_dir={folder}", f"run.seed={seed}", "reward.reward=environment:shuffled_reward", *overrides]
+    with MultiTurnRLTrainer(recipe, overrides=settings, name=f"shuffled-{seed}", check=False, quiet=True) as trainer:
+        _completed(trainer)
+        found = MultiTurnRLEvaluator(trainer, policies=["warm_start", "tuned"], quiet=True).evaluate()
+    measured = _measured(found)
+    print(f"seed {seed}, shuffled rewards: {measured['tuned']['sampled']:.3f}", file=sys.stderr, flush=True)
+    return {"seed": seed, "warm start": measured["warm start"], "tuned": measured["tuned"]}
+
+
+def _completed(trainer: MultiTurnRLTrainer) -> None:
+    result = trainer.train()
+    if result is None or result.status != "completed":
+        raise SystemExit(f"{trainer.folder and trainer.folder.path}: stopped before its end; nothing was measured")
+
+
+def _measured(found: EvaluationReport) -> dict[str, Any]:
+    """By policy success sampled and greedy, completion and turns; and what tuned is better by than the control, sampled."""
+    sampled = {one.name: one for one in found.evaluations if one.temperature != 0}
+    greedy = {one.name: one for one in found.evaluations if one.temperature == 0}
+    by_label = {one.label: one for one in found.evaluations}
+    row: dict[str, Any] = {name: _policy(sampled[name], greedy[name]) for name in sampled}
+    for one in found.comparisons:
+        before = by_label[one.before]
+        if before.name == "warm start continued" and before.temperature != 0:
+            row["gain over the control"] = [one.difference.mean, one.difference.low, one.difference.high]
+    return row
+
+
+def _policy(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
+    return {
+        "sampled": sampled.success.mean,
+        "greedy": greedy.success.mean,
+        "completion": fmean(sampled.completions),
+        "turns": fmean(sampled.turns),
+    }
+
+
+def over_seeds(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half of its 95 % interval by Student's t; NaN of one seed."""
+    half = STUDENT[len(values) - 1] * stdev(values) / sqrt(len(values)) if len(values) > 1 else float("nan")
+    return fmean(values), half
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """What the README shows of stored results."""
+    rows, control = content["rows"], [row for row in content["rows"] if "warm start continued" in row]
+    lines = [
+        "| policy | success at T = 1 [95% over seeds] | greedy, by seed | completion | turns |",
+        "|---|---|---|---|---|",
+    ]
+    for name in POLICIES:
+        found = [row[name] for row in control]
+        greedy = ", ".join(f"{one['greedy']:.2f}" for one in found)
+        shown = f"{_interval([one['sampled'] for one in found])} | {greedy}"
+        line = f"{name} | {shown} | {_mean(found, 'completion')} | {_mean(found, 'turns', 1)} |"
+        lines.append(f"| **{name}** |{line.removeprefix(name + ' |')}" if name == "tuned" else f"| {line}")
+    drawn = [row["tuned"] for row in rows if "warm start continued" not in row]
+    if drawn:
+        greedy = ", ".join(f"{one['greedy']:.2f}" for one in drawn)
+        lines.append(
+            f"| RL on shuffled rewards | {_interval([one['sampled'] for one in drawn])} | {greedy} | "
+            f"{_mean(drawn, 'completion')} | {_mean(drawn, 'turns', 1)} |"
+        )
+    gains = [row["gain over the control"] for row in control]
+    least = min(gains, key=lambda one: one[1])
+    lines += [
+        "",
+        f"Tuned is better than the strongest control by {_interval([one[0] for one in gains])} at T = 1; paired by task, the "
+        f"seed with the lowest bound has {least[0]:.2f} [{least[1]:.2f}, {least[2]:.2f}]. {len(control)} seeds; commit "
+        f"{content['commit']}, {content['machine']['processor']}.",
+    ]
+    return "\n".join(lines)
+
+
+def _interval(values: Sequence[float]) -> str:
+    mean, half = over_seeds(values)
+    return f"{mean:.2f}" if half != half else f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]"
+
+
+def _mean(found: Sequence[Mapping[str, float]], name: str, digits: int = 2) -> str:
+    return f"{fmean(one[name] for one in found):.{digits}f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe", nargs="?", default="pointer_chase", help="folder in recipes/")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--shuffled", type=int, default=2, help="of these seeds, how many also get shuffled rewards")
+    parser.add_argument("--control-steps", type=int)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="one seed for one step: does it run?")
+    parser.add_argument("--table", type=Path, metavar="JSON", help="print the table of stored results, run nothing")
+    arguments = parser.parse_args()
+    if arguments.table is not None:
+        print(table(json.loads(arguments.table.read_text("utf-8"))))
+        return 0
+    recipe, overrides, steps = ROOT / "recipes" / arguments.recipe, arguments.overrides, arguments.control_steps
+    seeds, num_shuffled = arguments.seeds, arguments.shuffled
+    if arguments.smoke:
+        overrides, steps, seeds, num_shuffled = [*SMOKE, *overrides], 4, [0], 1
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [run(recipe, seed, overrides, steps, folder) for seed in seeds]
+        drawn = [shuffled(recipe, seed, overrides, folder) for seed in seeds[:num_shuffled]]
+    gains = [row["gain over the control"] for row in rows]
+    figures = {
+        "least gain over the control": min(gain[0] for gain in gains),
+        "least lower bound of it": min(gain[1] for gain in gains),
+        "most gain from shuffled rewards": max(
+            (row["tuned"]["sampled"] - row["warm start"]["sampled"] for row in drawn), default=0.0
+        ),
+    }
+    targets = {
+        "least gain over the control": {"at_least": GAIN},
+        "least lower bound of it": {"at_least": LEAST_GAIN},
+        "most gain from shuffled rewards": {"at_most": SHUFFLED_GAIN},
+    }
+    return report(
+        f"evidence of {arguments.recipe}", [*rows, *drawn], figures=figures, targets={} if arguments.smoke else targets,
+        path=arguments.json,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

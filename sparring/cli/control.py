@@ -1,0 +1,53 @@
+"""`sparring control`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.tracking import Console
+
+if TYPE_CHECKING:
+    from sparring.control import Control
+
+
+@app.command()
+@reported
+def control(
+    run: Run,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Supervised steps; by default warm_start.control_steps, or as many as last longer than RL did."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Continue a run's warm start for as long as RL took: what RL has to be better than. `sparring eval` then evaluates both."""
+    from sparring.control import continue_warm_start
+
+    path = run_path(run)
+    made = continue_warm_start(path, steps=steps, quiet=as_json)
+    if as_json:
+        print_json({"run": str(path), **asdict(made)})
+    else:
+        show_control(made)
+        say(f"next: sparring eval {shlex.quote(str(path))}")
+
+
+def show_control(made: Control) -> None:
+    rows: list[list[object]] = [
+        [step, f"{success:.3f}", "kept" if step == made.best_step else ""] for step, success in made.validated.items()
+    ]
+    Console().table(
+        f"the warm start continued for {made.steps} steps, {made.seconds:.0f} s (RL's steps took {made.rl_seconds:.0f} s)",
+        ["supervised steps", "success on validation tasks", ""], rows,
+    )  # fmt: skip
+    if made.seconds < made.rl_seconds:
+        say(
+            "note: that is less than RL took; give more --steps, or another run may show that imitation gets there, too"
+        )
