@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, final
 from sparring import interrupts
 from sparring.build import Baseline, Parts, build_baseline, environment_of, message_engine_of, script_of
 from sparring.config import Config, key_from, load_config
-from sparring.control import continue_warm_start
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedEpisodes, ScriptedMessages
 from sparring.environments import expert_script
@@ -231,6 +230,8 @@ class MultiTurnRLEvaluator:
         if not kept.is_dir():
             self._parts()
             assert self._trainer is not None, "what has parts has a trainer"
+            from sparring.control import continue_warm_start
+
             continue_warm_start(self._trainer, quiet=self._quiet)
         return kept
 

@@ -45,6 +45,10 @@ def sparring(*arguments: str) -> Result:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "recipes" / "pointer_chase", "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    recipe = Path("toy/recipe.toml")
+    sampled = "eval_temperature = 1.0\neval_group_size = 4"
+    assert sampled in recipe.read_text("utf-8")
+    recipe.write_text(recipe.read_text("utf-8").replace(sampled, "eval_temperature = 0.0"), "utf-8")
     Path("toy/expert.py").write_text(EXPERT, "utf-8")
 
 

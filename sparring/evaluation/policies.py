@@ -14,8 +14,8 @@ from sparring.tracking import RunFolder
 from sparring.training.checkpoint_files import best, name_of, newest, numbered, verify
 
 SPELLINGS = (
-    "base, warm_start, warm_start_continued (the control: imitation for as long as RL took), tuned (the newest checkpoint), @STEP, "
-    "@best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of another run), expert, "
+    "base, warm_start, warm_start_continued (the control: imitation for as long as RL took), tuned (the newest checkpoint), "
+    "@STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of another run), expert, "
     "constant:TEXT, script:MODULE:FUNCTION, script:FILE.jsonl, openai:MODEL@URL"
 )
 

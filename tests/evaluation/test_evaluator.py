@@ -427,6 +427,7 @@ def test_a_run_under_way_is_evaluated_from_another_process(tmp_path: Path) -> No
         assert time.monotonic() < deadline, "no checkpoint was written"
         time.sleep(0.05)
     command = [sys.executable, "-m", "sparring", "eval", "going", "--policy", "tuned", "--temperature", "0", "--json"]
+    command.append("evaluation.eval_group_size=1")
     out = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )

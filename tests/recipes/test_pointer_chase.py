@@ -82,7 +82,7 @@ def test_the_log_is_right_or_gives_up_a_hop_early_as_often_as_its_shares_say() -
         hops = task.fields["hops"]
         right[hops].append(judged(task, messages)[0])
         early[hops].append(sum(message["role"] == "tool" for message in messages) == hops - 1)
-    for hops, share in {1: 0.6, 2: 0.2, 3: 0.2}.items():
+    for hops, share in {1: 0.15, 2: 0.15, 3: 0.15}.items():
         # About 200 draws: standard error 0.035 at most. 0.05 name another key.
         assert sum(right[hops]) / len(right[hops]) == pytest.approx(share, abs=0.1)
         assert sum(early[hops]) / len(early[hops]) == pytest.approx(0.95 - share, abs=0.1)

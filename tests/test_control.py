@@ -1,0 +1,107 @@
+"""The control: a warm start continued by counted steps, chosen on validation tasks, and evaluated as a policy of the run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner, Result
+
+from sparring.cli import app
+from sparring.ledger import Ledger
+from sparring.trainer import MultiTurnRLTrainer
+
+ROOT = Path(__file__).parents[1]
+SMALL = (
+    "schedule.max_steps=1", "schedule.val_every=0", "schedule.save_every=1", "evaluation.val_num_tasks=3",
+    "evaluation.eval_num_tasks=3", "evaluation.eval_group_size=2", "batch.global_batch_size=2", "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true", "warm_start.num_demonstrations=8", "warm_start.steps=2",
+    "warm_start.batch_size=4",
+)  # fmt: skip
+
+
+def sparring(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), terminal_width=200)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    overrides = [f"run.runs_dir={tmp_path_factory.mktemp('runs')}", *SMALL]
+    with MultiTurnRLTrainer(
+        ROOT / "recipes" / "pointer_chase", overrides=overrides, name="run", check=False, quiet=True
+    ) as trainer:
+        result = trainer.train()
+    assert result is not None
+    return result.run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def test_the_warm_start_is_continued_by_counted_steps_and_its_best_point_is_kept(run: Path) -> None:
+    before = (run / "checkpoints" / "warm_start" / "weights.safetensors").read_bytes()
+    made = sparring("control", str(run), "--steps", "8", "--json")
+    assert made.exit_code == 0, made.output
+    control = json.loads(made.stdout)
+    assert control["steps"] == 8
+    assert list(control["validated"]) == ["0", "2", "4", "6", "8"]
+    best = max(control["validated"].values())
+    # Of equally good points the last: it has imitated longest.
+    assert control["best_step"] == max(int(step) for step, score in control["validated"].items() if score == best)
+    assert control["rl_seconds"] > 0
+    assert json.loads((run / "controls" / "warm_start_continued.json").read_text())["steps"] == 8
+    assert (run / "checkpoints" / "warm_start" / "weights.safetensors").read_bytes() == before
+    weights = load_file(run / "controls" / "warm_start_continued" / "weights.safetensors")
+    started = load_file(run / "checkpoints" / "warm_start" / "weights.safetensors")
+    assert any(not torch.equal(weights[name], started[name]) for name in weights)
+    with Ledger(run / "ledger.sqlite") as ledger:
+        assert ledger.verify() == []
+
+
+def test_it_follows_from_the_seed_and_evaluations_play_it_beside_the_others(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    for path in (run, other):
+        assert sparring("control", str(path), "--steps", "3", "--json").exit_code == 0
+    kept = [load_file(path / "controls" / "warm_start_continued" / "weights.safetensors") for path in (run, other)]
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
+    evaluated = sparring("eval", str(run), "--temperature", "1", "--json")
+    assert evaluated.exit_code == 0, evaluated.output
+    report = json.loads(evaluated.stdout)
+    assert [one["name"] for one in report["evaluations"]] == ["base", "warm start", "warm start continued", "tuned"]
+    assert report["comparisons"][-1]["before"] == "warm-start-continued-t1"
+    alone = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")
+    assert [one["name"] for one in json.loads(alone.stdout)["evaluations"]] == ["warm start continued"]
+
+
+def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:
+    made = sparring("control", str(run), "warm_start.control_steps=1", "--json")
+    assert made.exit_code != 0  # settings are the run's own
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 600\n", ""))
+    made = sparring("control", str(run), "--json")
+    assert made.exit_code == 0, made.output
+    control = json.loads(made.stdout)
+    assert control["steps"] >= 2
+
+
+def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 600", "control_steps = 2"))
+    written = []
+    for _ in range(2):
+        made = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")
+        assert made.exit_code == 0, made.output
+        written.append((run / "controls" / "warm_start_continued.json").stat().st_mtime_ns)
+    assert written[0] == written[1]
+    assert (run / "controls" / "warm_start_continued" / "weights.safetensors").is_file()
+
+
+def test_a_run_without_a_warm_start_is_told_what_to_do(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints" / "warm_start")
+    for command in (["control", str(run)], ["eval", str(run), "--policy", "warm_start_continued"]):
+        refused = sparring(*command)
+        assert refused.exit_code == 2
+        assert "add [warm_start] and train it" in refused.output.replace("\n", " ")
+    assert not (run / "controls").exists()
