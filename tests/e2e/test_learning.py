@@ -18,15 +18,16 @@ def test_pointer_chase_learns_what_the_demonstrations_do_not_teach(tmp_path: Pat
     trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, quiet=True)
     result = trainer.train()
     report = MultiTurnRLEvaluator(trainer).evaluate()
-    base, warm, tuned = report.evaluations
+    base, warm, tuned = (one for one in report.evaluations if one.temperature == 1.0)
+    gain = next(one for one in report.comparisons if (one.before, one.after) == (warm.label, tuned.label))
 
     assert result is not None
     assert result.status == "completed"
     assert base.success.mean == 0.0
-    # What the log teaches: right at one hop, a third of the tasks.
-    assert warm.success.mean <= 0.45
-    assert tuned.success.mean >= 0.80
-    assert report.comparisons[-1].difference.low > 0
+    # What the log teaches: 0.15 are right.
+    assert warm.success.mean <= 0.35
+    assert tuned.success.mean >= 0.70
+    assert gain.difference.low > 0.15
     with Ledger(result.run / "ledger.sqlite") as ledger:
         assert ledger.verify() == []
         # Every planned rollout of training ended as trained or discarded: nothing is left over after a completed run.
