@@ -19,9 +19,13 @@ def show_evaluations(
 ) -> None:
     from sparring.evaluation.tables import comparison_table, notes, outcome_table, pass_table, result_table
 
+    greedy = {one.label for one in evaluations if one.temperature == 0}
+    # What is sampled first, since that is what users get.
+    rows = sorted(evaluations, key=lambda one: one.label in greedy)
+    differences = sorted(comparisons, key=lambda one: one.after in greedy)
     console = Console()
-    console.table(*result_table(evaluations, title=title))
-    for table in (outcome_table(evaluations), pass_table(evaluations), comparison_table(evaluations, comparisons)):
+    console.table(*result_table(rows, title=title))
+    for table in (outcome_table(rows), pass_table(rows), comparison_table(rows, differences)):
         if table is not None:
             console.table(*table)
     for line in notes(evaluations, comparisons):
