@@ -26,6 +26,7 @@ from sparring.types import Outcome, Trajectory
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 
 SMALL = (
+    "evaluation.val_temperature=0", "evaluation.eval_temperature=0", "evaluation.eval_group_size=1",
     "schedule.max_steps=2", "schedule.val_every=1", "evaluation.val_num_tasks=3", "evaluation.eval_num_tasks=4",
     "batch.global_batch_size=2", "batch.group_size=2", "evaluation.allow_zero_baseline=true",
     "warm_start.num_demonstrations=4", "warm_start.steps=1", "warm_start.batch_size=4",
