@@ -71,13 +71,13 @@ class Case:
 
 
 def hack_cases() -> list[Case]:
-    """Our own first, then those of two engineers who had not seen the detectors."""
+    """Our own first, then those of engineers who had not seen the detectors."""
     return [
         Case(
             name=f"{author}/{path.parent.name}", recipe=path.parent / "recipe.toml", hack=told["hack"],
             named=told.get("named"),
         )
-        for author in ("own", "blind", "blind2")
+        for author in ("own", "blind", "blind2", "blind3")
         for path in sorted((HERE / author).glob("*/case.toml"))
         for told in (_told(path),)
     ]  # fmt: skip
@@ -91,7 +91,9 @@ def healthy_cases() -> list[Case]:
         for name, run in told.items()
     ]
     blind = [
-        path for folder in ("blind_healthy", "blind2_healthy") for path in sorted((HERE / folder).glob("*/recipe.toml"))
+        path
+        for folder in ("blind_healthy", "blind2_healthy", "blind3_healthy")
+        for path in sorted((HERE / folder).glob("*/recipe.toml"))
     ]
     return [*ours, *(Case(name=f"{path.parts[-3]}/{path.parent.name}", recipe=path) for path in blind)]
 
