@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import random
 import shutil
@@ -25,6 +24,7 @@ from rich.progress import Progress
 
 from benchmarks.report import report
 from sparring.algorithms.choice import ROOMS
+from sparring.evaluation.statistics import mean_interval
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
@@ -133,13 +133,6 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
     return means[49], means[1949]
 
 
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """95% interval of a share of independent episodes (Wilson, 1927): that of the tasks, for these seeds."""
-    z = 1.96
-    middle, width = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
-    return (middle - width) / (1 + z * z / count), (middle + width) / (1 + z * z / count)
-
-
 def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float], dict[str, dict[str, float]]]:
     """A row for each name of each part, and the differences to synchronous training, paired by seed."""
     rows, figures, targets = [], {}, {}
@@ -158,10 +151,14 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
                 rows.append({"part": part, "name": name, "seeds": 0, "learned": f"failed: {reason}"})
                 continue
             before = fmean(warm[seed] for seed in after if seed in warm)
-            low, high = wilson(fmean(after.values()), NUM_TASKS * len(after))
+            # Of the tasks, for these seeds.
+            num = NUM_TASKS * len(after)
+            right = round(fmean(after.values()) * num)
+            shown = mean_interval([1.0] * right + [0.0] * (num - right))
             row = {
                 "part": part, "name": name, "seeds": len(after), "before": before, "after": fmean(after.values()),
-                "after, 95%": f"{low:.2f} to {high:.2f}", "learned": "yes" if low - before >= LEARNED else "no",
+                "after, 95%": f"{shown.low:.2f} to {shown.high:.2f}",
+                "learned": "yes" if shown.low - before >= LEARNED else "no",
             }  # fmt: skip
             pairs = [after[seed] - synchronous[seed] for seed in after if seed in synchronous]
             if part.startswith("staleness") and choice != SYNCHRONOUS and pairs:

@@ -24,10 +24,10 @@ from typing import Any
 from benchmarks.diagnosis.faults import Cell, cells
 from benchmarks.diagnosis.fresh import more_cells
 from benchmarks.diagnosis.training import BRANCH, branched, is_whole, trained, warm_model
-from benchmarks.learning_matrix import wilson
 from benchmarks.report import report
 from sparring.diagnosis import Diagnosis, diagnose
 from sparring.diagnosis.proposal import overrides
+from sparring.evaluation.statistics import mean_interval
 from sparring.tracking import RunFolder
 from sparring.tracking.stored import read_metrics
 
@@ -149,19 +149,20 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
     figures: dict[str, float] = {}
     if broken:
         right = sum(one.is_right for one in broken)
-        low, high = wilson(right / len(broken), len(broken))
+        shown = mean_interval([float(one.is_right) for one in broken])
         figures |= {
             "broken runs": len(broken), "kinds": len({one.cell.fault.kind for one in broken}),
             "recipes": len({one.cell.recipe for one in broken}), "right first change": right / len(broken),
-            "at least": low, "at most": high,
+            "at least": shown.low, "at most": shown.high,
             "nothing to change on a broken run": sum(one.found.first is None for one in broken),
         }  # fmt: skip
     tried = [one for one in broken if one.branch is not None]
     if tried:
         gone = sum(one.is_gone for one in tried)
-        low, high = wilson(gone / len(tried), len(tried))
+        shown = mean_interval([float(one.is_gone) for one in tried])
         figures |= {
-            "branches": len(tried), "symptom gone": gone / len(tried), "gone at least": low, "gone at most": high,
+            "branches": len(tried), "symptom gone": gone / len(tried), "gone at least": shown.low,
+            "gone at most": shown.high,
             "score lower at all": sum(one.branch.scores[1] < one.branch.scores[0] for one in tried if one.branch),
         }  # fmt: skip
     if healthy:
