@@ -6,15 +6,17 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparring.config.recipe import tables
 from sparring.errors import DataError
 from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
+from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report
 from sparring.tracking import RunFolder
+from sparring.tracking.run_folder import CONTINUED
 from sparring.types import Task
 
 
@@ -50,17 +52,25 @@ def claim_of_run(run: RunFolder, found: Evaluated | None = None, *, seen_in_trai
     """What a run may claim. `found`: evaluations that were read already. `seen_in_training`: how many of the held-out tasks are
     known to have been trained on, beside what the file has."""
     found = found or evaluated(run)
-    name = _named(run.path)
+    facts = RunFacts(
+        name=_named(run.path), recipe=_named(run.recipe), runs=_named(run.path.parent),
+        has_warm_start=run.config().warm_start is not None, continued=_continued(run),
+        seen_in_training=max(seen_in_training, 0 if found.held_out is None else found.held_out.seen_in_training),
+    )  # fmt: skip
     if found.held_out is None:
-        return claim_of_validations(found.validations, run=name)
+        return claim_of_validations(found.validations, replace(facts, seen_in_training=0))
     rows = found.held_out.evaluations
     known = {row.name for row in rows} | {"tuned"}
-    return claim_of(
-        [*(row for row in found.earlier if row.name not in known), *rows],
-        run=name, recipe=_named(run.recipe), runs=_named(run.path.parent),
-        has_warm_start=run.config().warm_start is not None,
-        seen_in_training=max(seen_in_training, found.held_out.seen_in_training),
-    )  # fmt: skip
+    return claim_of([*(row for row in found.earlier if row.name not in known), *rows], facts)
+
+
+def _continued(run: RunFolder) -> Continued | None:
+    """None where the control was not made, or by a version that did not keep how."""
+    try:
+        made = json.loads((run.controls / f"{CONTINUED}.json").read_text("utf-8"))
+        return Continued(steps=made["steps"], seconds=made["seconds"], rl_seconds=made["rl_seconds"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...], Claim]]:

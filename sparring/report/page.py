@@ -13,7 +13,7 @@ from sparring.config import resolved_toml
 from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.proposal import overrides
 from sparring.errors import UsageError
-from sparring.evaluation.claim import Rise
+from sparring.evaluation.controls import Rise
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
 from sparring.findings import Finding
@@ -180,7 +180,9 @@ def _rise(said: Verdict) -> str:
         for one in rows
     )
     beside = f'<ul class="faint plain">{beside}</ul>'
-    title = f"<h3>{kind}, from the strongest control to the tuned policy</h3>" if controls else f"<h3>{kind}</h3>"
+    title = (
+        f"<h3>{kind}, from the strongest control played to the tuned policy</h3>" if controls else f"<h3>{kind}</h3>"
+    )
     return f'{title}{_difference(said, rows)}<div class="bars">{bars}</div>{beside}'
 
 

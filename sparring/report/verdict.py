@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sparring.evaluation.claim import FEW_TASKS, MOST_LOST, Against, Claim, Rise
+from sparring.evaluation.claim import Claim
 from sparring.evaluation.comparison import Comparison
+from sparring.evaluation.controls import Against, Rise
 from sparring.evaluation.evaluation import Evaluation, interval_json
+from sparring.evaluation.limits import FEW_TASKS, MOST_LOST
 from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding, Severity
 from sparring.report.reading import Record
@@ -66,12 +68,12 @@ class Verdict:
 
     @property
     def rise(self) -> Rise:
-        """Against the strongest control."""
+        """Against the strongest control played."""
         return self.claim.rise
 
     @property
     def before(self) -> Evaluation | None:
-        """The strongest control."""
+        """The strongest control played."""
         return None if self.claim.strongest is None else self.claim.strongest.before
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
+from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.of_run import claim_of_report, claim_of_run, claims_of_runs, evaluated, num_shared
@@ -36,16 +37,22 @@ def played(
     temperature: float | None = 1.0,
     independence: Independence = "scorer",
     wrong: tuple[Outcome, int] | None = None,
+    each: int = 1,
+    reward: float | None = None,
 ) -> Evaluation:
-    """The first `right` of the tasks are right, the last `lost` are lost. `wrong`: how, and how many of, the wrong ones
-    ended otherwise than by themselves."""
+    """The first `right` of the tasks are right, in all of `each` episodes, the last `lost` are lost. `wrong`: how, and how many
+    of, the wrong ones ended otherwise than by themselves. `reward`: of every episode, instead of its score."""
     ending, left = wrong or (Outcome.FINISHED, 0)
     episodes = []
     for place, task in enumerate(tasks[: len(tasks) - lost]):
         outcome = ending if right <= place < right + left else Outcome.FINISHED
         score = float(place < right)
-        episodes.append(episode(f"held_out/{name}@1/h{task}/0.0", reward=score, score=score, outcome=outcome))
-    one = evaluation(name, episodes, temperature=temperature, independence=independence)
+        paid = score if reward is None else reward
+        episodes += [
+            episode(f"held_out/{name}@1/h{task}/{member}.0", reward=paid, score=score, outcome=outcome)
+            for member in range(each)
+        ]
+    one = replace(evaluation(name, episodes, temperature=temperature, independence=independence), group_size=each)
     if not lost:
         return one
     shares = {key: share * (len(tasks) - lost) / len(tasks) for key, share in one.metrics.items() if "/outcome/" in key}
@@ -62,8 +69,16 @@ BEATEN = (("base", 0), ("warm start", 36), (CONTINUED, 50), ("tuned", 100))
 BETTER = (("base", 0), ("warm start", 36), (CONTINUED, 90), ("tuned", 60))
 
 
-def of(*evaluations: Evaluation, has_warm_start: bool = True, seen_in_training: int = 0) -> Claim:
-    return claim_of(evaluations, has_warm_start=has_warm_start, seen_in_training=seen_in_training)
+def of(
+    *evaluations: Evaluation, has_warm_start: bool = True, seen_in_training: int = 0, continued: Continued | None = None
+) -> Claim:
+    return claim_of(
+        evaluations,
+        RunFacts(has_warm_start=has_warm_start, seen_in_training=seen_in_training, continued=continued),
+    )
+
+
+SHORT = Continued(steps=400, seconds=20.0, rl_seconds=300.0)
 
 
 def graded_otherwise(one: Evaluation) -> Evaluation:
@@ -75,6 +90,10 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     "imitation_beaten": lambda: of(*table(*BEATEN)),
     "imitation_better": lambda: of(*table(*BETTER)),
     "imitation_equal": lambda: of(*table(("warm start", 36), (CONTINUED, 98), ("tuned", 98))),
+    "control_too_short": lambda: of(*table(*BEATEN), continued=SHORT),
+    "equal_controls": lambda: of(*table(("base", 0), ("warm start", 36), (CONTINUED, 36), ("tuned", 100))),
+    "nothing_solved": lambda: of(*table(("base", 0), ("warm start", 0), (CONTINUED, 0), ("tuned", 0))),
+    "everything_solved": lambda: of(*table(("base", NUM), ("warm start", NUM), (CONTINUED, NUM), ("tuned", NUM))),
     "greedy_only": lambda: of(*table(*BEATEN, temperature=0.0)),
     "no_control": lambda: of(played("tuned", 100)),
     "expert_only": lambda: of(played("tuned", 50), played("expert", 100, temperature=None)),
@@ -87,6 +106,9 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     ),
     "nothing_gained": lambda: of(*table(("base", 30), ("warm start", 36), ("tuned", 38))),
     "worse_than_base": lambda: of(*table(("base", 36), ("tuned", 10)), has_warm_start=False),
+    "reward_up_score_down": lambda: of(
+        played("base", 36, reward=0.3), played("tuned", 10, reward=1.0), has_warm_start=False
+    ),
     "seeds_agree": lambda: claim_over({seed: of(*table(*BEATEN)) for seed in range(3)}),
     "seeds_disagree": lambda: claim_over({s: of(*table(*(AS_GOOD if s == 1 else BEATEN))) for s in range(3)}),
     "seeds_opposed": lambda: claim_over({s: of(*table(*(BETTER if s == 2 else BEATEN))) for s in range(3)}),
@@ -95,6 +117,7 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     ),
     "tiny_set": lambda: of(*table(("warm start", 0), (CONTINUED, 0), ("tuned", 8), tasks=range(8))),
     "tiny_set_nothing": lambda: of(*table((CONTINUED, 2), ("tuned", 5), tasks=range(5))),
+    "few_tasks_many_episodes": lambda: of(*table((CONTINUED, 0), ("tuned", 5), tasks=range(5), each=20)),
     "lost_episodes": lambda: of(played(CONTINUED, 20), played("tuned", 30, lost=10)),
     "lost_episodes_decide": lambda: of(played(CONTINUED, 20, lost=15), played("tuned", 30)),
     "scorers_differ": lambda: of(
@@ -107,6 +130,9 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
         played("warm start", 36), played(CONTINUED, 50, tasks=range(NUM, 2 * NUM)), played("tuned", 100)
     ),
     "some_shared_tasks": lambda: of(played(CONTINUED, 20, tasks=range(40)), played("tuned", 100)),
+    "shared_tasks_differ": lambda: of(
+        played("warm start", 36), played(CONTINUED, 20, tasks=range(40)), played("tuned", 100)
+    ),
     "other_temperature": lambda: of(
         played("warm start", 36), played(CONTINUED, 50, temperature=0.5), played("tuned", 100)
     ),
@@ -127,7 +153,9 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     "timeouts": lambda: of(
         played(CONTINUED, 36, wrong=(Outcome.POLICY_TIMEOUT, 30)), played("tuned", 100)
     ),
-    "validations": lambda: claim_of_validations({0: played("step 0", 36), 10: played("step 10", 100)}),
+    "validations": lambda: claim_of_validations(
+        {0: played("step 0", 36), 10: played("step 10", 100)}, RunFacts(has_warm_start=True)
+    ),
     "baselines": lambda: of(
         played("base", 10), replace(played("openai:model@url", 50), policy_version=None)
     ),
@@ -175,9 +203,46 @@ def test_files_of_before_have_the_same_claim_but_for_how_episodes_ended(tmp_path
     for one in content["evaluations"]:
         one["metrics"] = {name: value for name, value in one["metrics"].items() if "/outcome/" not in name}
     report.path.write_text(json.dumps(content))
-    found = claim_of(read_report(report.path).evaluations, has_warm_start=True)
+    found = of(*read_report(report.path).evaluations)
     assert found.headline == SCENARIOS["out_of_turns"]().headline
-    assert found.limits == ("It does not finish: 60 % of its episodes.",)
+    assert found.caveats == ("Tuned does not finish in 60 % of its episodes.",)
+
+
+def test_a_gain_that_six_tasks_could_show_is_no_ceiling_and_one_of_five_is() -> None:
+    """Of six tasks that all turn right, signs at random do as much in 2 of 64 cases; of five in 2 of 32."""
+    for right, is_ceiling in ((94, False), (95, True)):
+        limits = of(*table((CONTINUED, right), ("tuned", right))).limits
+        assert any(f"misses only {NUM - right} of 100 tasks" in limit for limit in limits) is is_ceiling
+
+
+def test_a_control_that_was_long_enough_with_one_seed_alone_is_not_called_imitation_for_as_long() -> None:
+    whole = replace(SHORT, seconds=300.0)
+    assert of(*table(*BEATEN), continued=whole).headline == SCENARIOS["imitation_beaten"]().headline
+    claim = claim_over({seed: of(*table(*BEATEN), continued=one) for seed, one in enumerate((whole, SHORT))})
+    assert "better than the warm start continued, the strongest control played" in claim.headline
+    assert [limit for limit in claim.limits if "as long" in limit] == [
+        f"With seed 1: {SCENARIOS['control_too_short']().limits[0]}"
+    ]
+
+
+def test_what_no_seed_compared_is_named_once_with_the_command_for_each_run() -> None:
+    rows = [row for row in BEATEN if row[0] != "base"]
+    claim = claim_over(
+        {seed: claim_of(table(*rows), RunFacts(name=f"runs/{seed}", has_warm_start=True)) for seed in range(2)}
+    )
+    assert claim.limits == (
+        "Not known: whether tuned is better than the base model; `sparring eval runs/0` plays it; `sparring eval runs/1` plays "
+        "it.",
+    )
+
+
+def test_how_the_control_was_made_is_read_from_the_run(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", 0, "", BEATEN)
+    assert claim_of_run(folder).headline == SCENARIOS["imitation_beaten"]().headline
+    folder.controls.mkdir()
+    made = {"steps": 400, "seconds": 20.0, "rl_seconds": 300.0, "validated": {"0": 0.3, "400": 0.5}, "best_step": 400}
+    (folder.controls / "warm_start_continued.json").write_text(json.dumps(made))
+    assert claim_of_run(folder).headline == SCENARIOS["control_too_short"]().headline
 
 
 def stored(folder: Path, seed: int, code: str, rows: Sequence[tuple[str, int]]) -> RunFolder:

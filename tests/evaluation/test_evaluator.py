@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 from sparring.cli import app
 from sparring.errors import DataError
 from sparring.evaluation.claim import claim_of
+from sparring.evaluation.controls import RunFacts
 from sparring.ledger import Ledger, RolloutState
 from sparring.tracking import RunFolder
 from sparring.trainer import MultiTurnRLTrainer
@@ -81,7 +82,7 @@ def commands(limits: list[str]) -> list[list[str]]:
 
 def test_the_command_that_a_claim_proposes_plays_the_control_that_was_missing(trained: Path) -> None:
     """The weights of imitation for as long are kept, so the second time plays the same."""
-    better = claim_of(table(("warm start", 10), ("tuned", 100)), run=str(trained), has_warm_start=True)
+    better = claim_of(table(("warm start", 10), ("tuned", 100)), RunFacts(name=str(trained), has_warm_start=True))
     (proposed,) = commands(list(better.limits))
     least = ["evaluation.eval_num_tasks=4", "--temperature", "1", "--json"]
     rows = []
@@ -110,11 +111,13 @@ def test_the_control_with_random_rewards_is_trained_and_played_by_the_commands_t
     assert result is not None
     name, claim = str(result.run), evaluated(str(result.run), "--no-base")["claim"]
     assert claim["claim"].endswith("not compared with any control.")
-    assert f"`sparring eval {name}` plays both" in " ".join(claim["limits"])
+    assert "whether tuned is better than the base model and training with random rewards" in " ".join(claim["limits"])
     # What is proposed where the tuned policy beats base, its one control.
     better = claim_of(
-        table(("base", 10), ("tuned", 100)), run=name, recipe=str(RunFolder(result.run).recipe),
-        runs=str(result.run.parent), has_warm_start=False,
+        table(("base", 10), ("tuned", 100)),
+        RunFacts(
+            name=name, recipe=str(RunFolder(result.run).recipe), runs=str(result.run.parent), has_warm_start=False
+        ),
     )  # fmt: skip
     train, play = commands(list(better.limits))
     for command in ([*train, "--no-supervise"], play):

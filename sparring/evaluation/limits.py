@@ -1,0 +1,207 @@
+"""What makes a difference less than it seems: a table of small functions, each with its sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import count
+from statistics import fmean
+
+from sparring.evaluation.comparison import Comparison
+from sparring.evaluation.controls import (
+    BASE,
+    CONTINUED,
+    ORIGIN,
+    SIGNIFICANT,
+    WARM_START,
+    Against,
+    Rise,
+    RunFacts,
+    rise_of,
+)
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.statistics import paired_p_value
+from sparring.types import Outcome
+
+FEW_TASKS = 20
+"""Below, tasks do not stand for others."""
+MOST_LOST = 0.01
+"""Share of episodes that may be lost before a claim mentions it."""
+MANY_WRONG = 0.1
+"""Share of wrong episodes from which on a claim mentions how they end."""
+LEAST_DIFFERING = next(
+    num for num in count(1) if paired_p_value([Fraction(0)] * num, [Fraction(1)] * num) < SIGNIFICANT
+)
+"""With fewer tasks that differ, even if all turn right, no difference is significant."""
+ENDINGS = {
+    Outcome.MAX_TURNS: "runs out of turns", Outcome.MAX_TOKENS: "runs out of tokens",
+    Outcome.POLICY_TIMEOUT: "is not done in time", Outcome.POLICY_ERROR: "ends with an error of its own",
+}  # fmt: skip
+JUMPS = "A greedy score jumps where the probability of one choice passes one half, so it shows no gain by itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the sentences are about."""
+
+    tuned: Evaluation
+    against: Sequence[Against]
+    facts: RunFacts
+    alike: str = ""
+    """What every policy did, where that is the same: "no policy solved a task"."""
+
+    @property
+    def strongest(self) -> Against | None:
+        return self.against[0] if self.against else None
+
+
+def limits_of(seen: Seen) -> Iterator[str]:
+    for limits in _LIMITS:
+        yield from limits(seen)
+
+
+def planned(one: Evaluation | None) -> frozenset[str]:
+    """Ids of the tasks that were to be played."""
+    return frozenset() if one is None else frozenset({*one.task_ids, *one.lost})
+
+
+def common_part(tuned: Evaluation, against: Sequence[Against]) -> int | None:
+    """How many tasks each control shares with `tuned`, where these are the same for each and not all of its tasks."""
+    parts = {planned(tuned) & planned(one.before) for one in against}
+    return len(*parts) if len(parts) == 1 and parts != {planned(tuned)} else None
+
+
+def _unsampled(seen: Seen) -> Iterator[str]:
+    if seen.tuned.temperature == 0 and seen.against:
+        yield f"Not sampled. {JUMPS}; `sparring eval {seen.facts.name} --temperature 0 --temperature 1` samples, too."
+
+
+def _partly_shared(seen: Seen) -> Iterator[str]:
+    if common_part(seen.tuned, seen.against) is not None:
+        return  # the claim says so
+    whole = planned(seen.tuned)
+    for one in seen.against:
+        if part := whole - planned(one.before):
+            yield f"Compared with {one.shown} on the {len(whole - part)} tasks that both played."
+
+
+def _few_tasks(seen: Seen) -> Iterator[str]:
+    num, each = len(planned(seen.tuned)), seen.tuned.group_size
+    if num < FEW_TASKS:
+        episodes = f": tasks count, not their {each} episodes each" if each > 1 else ""
+        yield f"{num} tasks are too few to stand for others{episodes}."
+
+
+def _cannot_tell(seen: Seen) -> Iterator[str]:
+    if seen.alike:
+        yield f"These tasks cannot tell the policies apart; {'harder' if seen.tuned.success.mean else 'easier'} ones would."
+
+
+def _ceiling(seen: Seen) -> Iterator[str]:
+    one = seen.strongest
+    if seen.alike or one is None or one.before is None or one.rise is not Rise.NOT_SHOWN:
+        return
+    shared = set(seen.tuned.task_ids)
+    rates = [rate for task, rate in zip(one.before.task_ids, one.before.rates, strict=True) if task in shared]
+    missed = sum(rate < 1 for rate in rates)
+    if missed < LEAST_DIFFERING:
+        few = "none" if not missed else f"only {missed}" if missed < len(rates) else str(missed)
+        others = "harder tasks, or more of them," if missed < len(rates) else "more tasks"
+        yield (
+            f"No gain over {one.control} could be shown here: it misses {few} of {len(rates)} tasks, and at least "
+            f"{LEAST_DIFFERING} must differ; {others} would tell."
+        )
+
+
+def _decided_by_lost(seen: Seen) -> Iterator[str]:
+    for one in seen.against:
+        if one.comparison is not None and one.comparison.bounds is not None and _could_turn(one.comparison):
+            bounds = one.comparison.bounds
+            yield (
+                f"Lost episodes could decide whether {seen.tuned.name} is better than {one.shown}: the difference lies between "
+                f"{bounds.worst:+.2f} and {bounds.best:+.2f}."
+            )
+
+
+def _could_turn(comparison: Comparison) -> bool:
+    return comparison.is_sign_open and rise_of(replace(comparison, bounds=None)) is not Rise.NOT_SHOWN
+
+
+def _lost(seen: Seen) -> Iterator[str]:
+    for row in (seen.tuned, *(one.before for one in seen.against if one.before is not None)):
+        if row.lost_share > MOST_LOST:
+            yield f"{_percent(row.lost_share)} of the episodes of {row.name} were lost."
+        if (late := row.outcomes.get(Outcome.POLICY_TIMEOUT, 0.0)) > MOST_LOST:
+            yield (
+                f"{_percent(late)} of the episodes of {row.name} were not done in time, which may be the machine's doing."
+            )
+
+
+def _graded(seen: Seen) -> Iterator[str]:
+    judge = seen.tuned.judge
+    if judge.scorer is None:
+        yield (
+            f"No independent scorer graded it; `sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades the "
+            "stored episodes."
+        )
+    elif judge.independence != "scorer":
+        yield "A mistake in that code shows in neither."
+
+
+def _trained_on(seen: Seen) -> Iterator[str]:
+    if num := seen.facts.seen_in_training:
+        yield f"Which {num} they are is not stored, so nothing is claimed about new tasks."
+
+
+def _too_short(seen: Seen) -> Iterator[str]:
+    made = seen.facts.continued
+    if made is None or not made.is_too_short or all(one.control != CONTINUED for one in seen.against):
+        return
+    longer = f" --steps {math.ceil(11 * made.steps * made.rl_seconds / (10 * made.seconds))}" if made.seconds else ""
+    yield (
+        f"The warm start was continued for {made.seconds:.0f} s, RL took {made.rl_seconds:.0f} s, so nothing is known about "
+        f"imitation for as long; `sparring control {seen.facts.name}{longer}` makes a longer control."
+    )
+
+
+def _endings(seen: Seen) -> Iterator[str]:
+    """How most of the wrong episodes end: with a wrong answer, or without one. Right ones are taken to have finished."""
+    tuned = seen.tuned
+    played = 1 - tuned.lost_share
+    right = played * sum(tuned.successes) / sum(tuned.samples)
+    if played - right < MANY_WRONG:
+        return
+    shares = tuned.outcomes
+    finished = shares.get(Outcome.FINISHED, played * fmean(tuned.completions))
+    unfinished = {text: shares.get(outcome, 0.0) for outcome, text in ENDINGS.items()}
+    if not shares:
+        unfinished = {"does not finish": played - finished}
+    told = {"answers, but wrongly,": max(0.0, finished - right)} | unfinished
+    text = max(told, key=lambda one: told[one])
+    subject = "Tuned" if tuned.name == "tuned" else tuned.name
+    yield f"{subject} {text} in {_percent(told[text])} of its episodes."
+
+
+def _exploited(seen: Seen) -> Iterator[str]:
+    """The training reward of the same tasks rose from what was trained, whose success is higher."""
+    by_name = {one.control: one for one in seen.against}
+    origin = next((by_name[name] for name in (WARM_START, BASE, ORIGIN) if name in by_name), None)
+    if origin is None or origin.before is None or origin.rise is not Rise.FELL or seen.tuned.judge.scorer is None:
+        return
+    before, after = (dict(zip(row.task_ids, row.rewards, strict=True)) for row in (origin.before, seen.tuned))
+    shared = before.keys() & after.keys()
+    first, last = (f"{fmean(rewards[task] for task in shared):.2f}" for rewards in (before, after))
+    if float(last) > float(first):
+        yield f"The training reward rose from {first} to {last} while the scorer's success fell: the reward may be exploited."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+_LIMITS: tuple[Callable[[Seen], Iterator[str]], ...] = (
+    _unsampled, _partly_shared, _few_tasks, _cannot_tell, _ceiling, _decided_by_lost, _lost, _graded, _trained_on, _too_short,
+    _endings, _exploited,
+)  # fmt: skip
