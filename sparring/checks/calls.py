@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from sparring.agents.scripted import ScriptedPolicy, saying
 from sparring.checks.arguments import schema_values
-from sparring.checks.explore import Call, expert_calls, explored
+from sparring.checks.explore import Call, expert_calls, explored, is_nothing, is_refusal
 from sparring.checks.subject import Subject
 from sparring.environments import ToolResult, execute, tool_call
 from sparring.environments.base import reset
@@ -23,6 +24,9 @@ EXPLORER = "explorer"
 STRANGER = "stranger"
 MOST_CALLS = 6
 """Of one tool in one task, that rules look at."""
+MOST_PARTS = 40
+"""Parts of texts that a tool is asked for in each of the first NUM_TASKS tasks."""
+NUM_TASKS = 4
 MOST_TOGETHER = 4096
 """Combinations of values for the arguments of one call."""
 SLOW_SECONDS = 0.25
@@ -53,6 +57,21 @@ async def answers_apart(
         for key, call in missing.items():
             known[key] = (await answers(subject, task, [*before, call]))[-1]
     return [known[key] for key in keys]
+
+
+async def answers_to_parts(subject: Subject, tool: str) -> bool:
+    """Whether a tool of one argument says something when it is asked for parts of known texts: a last name, a letter."""
+    required = subject.tools[tool].required
+    for task in subject.sample[:NUM_TASKS] if len(required) == 1 else ():
+        tried = (await explored(subject, task)).tried
+        texts = dict.fromkeys(text for one in tried for text in one.call.arguments.values() if isinstance(text, str))
+        parts = dict.fromkeys(part for text in texts for part in (*re.findall(r"\w+", text), text[:1]) if part != text)
+        calls = [Call(tool, dict.fromkeys(required, part)) for part in list(parts)[:MOST_PARTS]]
+        calls = [one for one in calls if subject.problem_with(tool, one.arguments) is None]
+        said = await answers(subject, task, [*await before_legal(subject, task, tool), *calls])
+        if any(not is_refusal(one) and not is_nothing(one.content) for one in said[len(said) - len(calls) :]):
+            return True
+    return False
 
 
 async def likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:

@@ -27,12 +27,17 @@ _MISSING = {"999", "9999", "99999", "-1", "-9", "-99", "-999", "-9999", "-99999"
 _FREE = re.compile(r"\b(?:free|available|vacant|open|unbooked|possible|bookable|no appointment|not taken)\b")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::\d\d)?")
 _UNITS = (
-    ("t", "kg", "g", "mg", "mcg", "µg"),
-    ("km", "m", "cm", "mm"),
+    ("t", "kg", "g", "mg", "mcg", "µg", "lb", "oz"),
+    ("km", "m", "cm", "mm", "mi", "ft"),
     ("h", "min", "s"),
-    ("l", "cl", "ml"),
-    ("lb", "oz", "kg"),
+    ("l", "cl", "ml", "gal"),
 )
+_NAMES = {
+    "t": "ton(?:ne)?s?", "kg": "kilo(?:gram(?:me)?)?s?", "g": "gram(?:me)?s?", "lb": "pounds?", "oz": "ounces?",
+    "km": "kilomet(?:er|re)s?", "m": "met(?:er|re)s?", "cm": "centimet(?:er|re)s?", "mi": "miles?", "ft": "foot|feet",
+    "h": "hours?", "min": "minutes?", "s": "seconds?", "l": "lit(?:er|re)s?", "ml": "millilit(?:er|re)s?", "gal": "gallons?",
+}  # fmt: skip
+"""Of units that are not called by their sign."""
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -43,8 +48,9 @@ async def computed(subject: Subject) -> Iterable[Finding]:
     A warning where a mean, a sum, a minimum or a maximum of a column takes in numbers that stand for missing values (-999, 9999);
     where times are offered as free that lie inside an entry of the task's calendar; and where a result follows from the number in
     a text of the row (`3 days`) in most rows, and not in those whose text is written in another way (`1 day`), or is that number
-    in several units alike (`2 t`, `300 kg`). Leave out what is missing, compare beginnings and ends, convert units, and fail at
-    what cannot be read instead of going on with 0.
+    in several units alike (`2 t`, `300 kg`). The unit may stand in another column, where the tool's description names one of its
+    kind. Leave out what is missing, compare beginnings and ends, convert units, and fail at what cannot be read instead of going
+    on with 0.
     """
     seen: dict[tuple[str, str, str], list[dict[str, Json]]] = defaultdict(list)
     surveys = await steady_surveys(subject)
@@ -57,7 +63,7 @@ async def computed(subject: Subject) -> Iterable[Finding]:
         for (tool, what, change), shown in seen.items()
         if len(shown) >= FEWEST
     ]
-    return [*findings, *_misread(surveys)]
+    return [*findings, *_misread(subject, surveys)]
 
 
 def _finding(symptom: str, evidence: Mapping[str, Json], change: str) -> Finding:
@@ -173,14 +179,15 @@ def _spans(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[tuple[float, fl
                     yield first, second, spans
 
 
-def _misread(surveys: Sequence[Survey]) -> Iterator[Finding]:
+def _misread(subject: Subject, surveys: Sequence[Survey]) -> Iterator[Finding]:
     """Results that follow from the number in a text of their row, and do not where the text is written in another way."""
     series: dict[tuple[str, str, str, str], list[tuple[str, bool, dict[str, Json]]]] = defaultdict(list)
     for survey in surveys:
         for one in survey.found():
             row = _row_of(survey, one)
+            texts = {**row, **_with_units(row, documented(subject, one.call.tool))}
             for name, stated in one.fields.items():
-                for column, text in row.items():
+                for column, text in texts.items():
                     if not isinstance(text, str) or len(found := _NUMBER.findall(text)) != 1 or len(text) > 40:
                         continue
                     shown = {
@@ -205,6 +212,9 @@ def _misread(surveys: Sequence[Survey]) -> Iterator[Finding]:
                 "Convert what is stored in several units into the one of the tool.",
             )
         right = {shape for shape, is_right, _ in seen if is_right}
+        # Where one unit is right, another one of its kind is converted.
+        kinds = {kind for shape in right if (kind := _kind(_unit_of(shape)))}
+        seen = [one for one in seen if one[1] or _kind(_unit_of(one[0])) not in kinds]
         wrong = {shape for shape, is_right, _ in seen if not is_right}
         num_right = sum(is_right for _, is_right, _ in seen)
         values = {str(shown["answer"]) for _, is_right, shown in seen if is_right}
@@ -225,7 +235,7 @@ def _mixed_units(seen: Sequence[tuple[str, bool, dict[str, Json]]]) -> tuple[str
     """Two units of one kind whose numbers are given without their units, and a result of each."""
     by_unit: dict[str, list[Json]] = defaultdict(list)
     for shape, is_right, shown in seen:
-        unit = shape.removeprefix("9").removeprefix(".9").strip()
+        unit = _unit_of(shape)
         if is_right and not re.search(rf"\d ?{re.escape(unit)}\b", str(shown["answer"])):
             by_unit[unit].append(shown)
     for kind in _UNITS:
@@ -233,6 +243,26 @@ def _mixed_units(seen: Sequence[tuple[str, bool, dict[str, Json]]]) -> tuple[str
         if len(known) > 1:
             return known[0], known[1], by_unit[known[0]][0], by_unit[known[1]][0]
     return None
+
+
+def _unit_of(shape: str) -> str:
+    return shape.removeprefix("9").removeprefix(".9").strip()
+
+
+def _kind(unit: str) -> tuple[str, ...] | None:
+    return next((kind for kind in _UNITS if unit in kind), None)
+
+
+def _with_units(row: Row, text: str) -> dict[str, str]:
+    """The one number of a row with the unit that stands in another column, where a text names a unit of the kind."""
+    numbers = [name for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)]
+    kinds = [(str(value), kind) for value in row.values() if (kind := _kind(str(value))) is not None]
+    if len(numbers) != 1 or len(kinds) != 1:
+        return {}
+    ((unit, kind),) = kinds
+    words = [*(one for one in kind if len(one) > 1), *(_NAMES[one] for one in kind if one in _NAMES)]
+    is_named = re.search(rf"\b(?:{'|'.join(words)})\b", text)
+    return {numbers[0]: f"{row[numbers[0]]} {unit}"} if is_named else {}
 
 
 def _row_of(survey: Survey, one: Said) -> Row:

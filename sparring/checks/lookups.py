@@ -52,8 +52,10 @@ async def found(subject: Subject) -> Iterable[Finding]:
     values that nothing shows: a known one without its last character, with one more, with a blank, with a wildcard in place of
     a character. It must not answer them with what belongs to another one. A description of a search, say of parts or without
     regard to case, is respected. Where a tool finds rows of the task's own data by the values of one field, all other values of
-    the field are looked up, too: those with accents, hyphens, underscores and the like must be found as others are, and what
-    comes must be of the row that was asked for.
+    the field are looked up, too: those with accents, hyphens, underscores and the like must be found as others are, and
+    codes with zeros in front where the argument is a number, which has none; and what comes must be of the row that was asked
+    for. Where a few rows have one value in the field, and the tool returns one of them and never the others, these cannot be
+    found; unless the description speaks of the first, the last or any.
     """
     seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)

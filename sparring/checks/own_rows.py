@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from sparring.checks.arguments import fitted_to
 from sparring.checks.calls import SLOW_SECONDS, answers
 from sparring.checks.explore import Call
 from sparring.checks.subject import Subject
@@ -21,6 +23,11 @@ MOST_ROWS = 40
 FEWEST_FOUND = 3
 FEWEST_WRONG = 2
 _ROWS_OF_A_LIST = 3
+_MOSTLY = 0.6
+"""Share of the rows that differ in a field, from which it may name them."""
+_ONE_OF_SEVERAL = re.compile(
+    r"\b(?:first|last|latest|newest|oldest|earliest|recent|current|any|some|best|next|nearest)\b", re.I
+)
 Row: TypeAlias = Mapping[str, Json]
 Place: TypeAlias = tuple[tuple[str, ...], str]
 """Where rows stand in the task's fields, and the field of a row."""
@@ -51,10 +58,13 @@ class _Asked:
     """The same, of another row than was asked for."""
     neither: set[tuple[str, str]] = field(default_factory=set)
     """Those that once had no value of one row."""
+    hidden: dict[tuple[str, str], list[dict[str, Json]]] = field(default_factory=lambda: defaultdict(list))
+    """The same, where two rows are called alike, and one of the two has the value."""
 
 
 async def found_in_rows(subject: Subject, known: Collection[Json]) -> list[Finding]:
-    """Findings on tools, those in `known` apart, that miss rows of the task by their spelling, or answer with another row."""
+    """Findings on tools, those in `known` apart, that miss rows of the task by their spelling, answer with another row, or with
+    one of two rows that are called alike."""
     asked: dict[tuple[str, Place], _Asked] = defaultdict(_Asked)
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
@@ -64,7 +74,7 @@ async def found_in_rows(subject: Subject, known: Collection[Json]) -> list[Findi
                 await _ask_all(subject, survey, tool, asked)
     findings: dict[str, Finding] = {}
     for (tool, (_, name)), one in asked.items():
-        finding = _lost(tool, name, one) or _mixed_up(tool, name, one)
+        finding = _lost(tool, name, one) or _mixed_up(tool, name, one) or _hidden(subject, tool, name, one)
         if finding is not None:
             findings.setdefault(tool, finding)
     return list(findings.values())
@@ -73,23 +83,40 @@ async def found_in_rows(subject: Subject, known: Collection[Json]) -> list[Findi
 async def _ask_all(subject: Subject, survey: Survey, tool: str, asked: dict[tuple[str, Place], _Asked]) -> None:
     """Ask a tool for all values of each field by which it finds some rows."""
     (argument,) = subject.tools[tool].required
-    known = {
-        value: one
-        for one in survey.found(tool)
-        if list(one.call.arguments) == [argument] and isinstance(value := one.call.arguments[argument], str)
-    }
+    schema = subject.tools[tool].schema["function"]["parameters"]["properties"].get(argument, {})
+    is_text = subject.problem_with(tool, {argument: "text"}) is None
+    known = {str(one.call.arguments[argument]) for one in survey.found(tool) if list(one.call.arguments) == [argument]}
     for path, rows in tables(survey.task.fields):
         for name in _identifying(rows):
             values = {str(row[name]): row for row in rows[:MOST_ROWS]}
-            calls = [Call(tool, {argument: value}) for value in values]
-            if len(values.keys() & known.keys()) < FEWEST_WRONG or any(
+            # A number has no zeros in front: `0417` can only be passed as 417.
+            calls = [Call(tool, {argument: value if is_text else fitted_to(value, schema)}) for value in values]
+            if len(values.keys() & known) < FEWEST_WRONG or any(
                 subject.problem_with(tool, call.arguments) is not None for call in calls
             ):
                 continue
             results = (await answers(subject, survey.task, [*survey.opening, *calls]))[len(survey.opening) :]
             one = asked[tool, (path, name)]
             for (value, row), call, result in zip(values.items(), calls, results, strict=True):
-                _note(survey, one, rows, row, value, Said(call, result))
+                alike = [other for other in rows if str(other[name]) == value]
+                if len(alike) > 1:
+                    _note_hidden(survey, one, alike, value, Said(call, result))
+                else:
+                    _note(survey, one, rows, row, value, Said(call, result))
+
+
+def _note_hidden(survey: Survey, one: _Asked, alike: Sequence[Row], value: str, said: Said) -> None:
+    """Remember which of several rows that are called alike an answer is of."""
+    if survey.is_unknown(said):
+        return
+    for key, stated in said.fields.items():
+        for name in alike[0]:
+            others = [row for row in alike if str(row.get(name)) != str(stated)]
+            if str(stated) != value and 0 < len(others) < len(alike):
+                one.hidden[key, name].append({
+                    "task": survey.task.id, "call": str(said.call), "answer": said.result.content[:200],
+                    "not_found": dict(others[0]),
+                })  # fmt: skip
 
 
 def _note(survey: Survey, one: _Asked, rows: Sequence[Row], row: Row, value: str, said: Said) -> None:
@@ -119,7 +146,7 @@ def _lost(tool: str, name: str, one: _Asked) -> Finding | None:
         f"{tool} does not find {len(lost)} of {len(lost) + len(one.found)} values of the task's {name or 'names'!r}, all of them "
         f"with {what}, as {next(iter(lost))!r}.",
         {"tool": tool, "not_found": list(lost.values())[:4], "found": list(one.found)[:4]},
-        "Compare what is asked for with what is filed in one spelling.",
+        "Compare what is asked for with what is filed in one spelling; codes are texts, since numbers have no zeros in front.",
     )
 
 
@@ -145,6 +172,21 @@ def _mixed_up(tool: str, name: str, one: _Asked) -> Finding | None:
                 + (f": all of them have {marks[0]!r}, a wildcard of searches." if marks else "."),
                 {"tool": tool, "wrong": list(wrong[:4]), "field": list(key)},
                 "Compare whole values as they are, and return the row that has the value.",
+            )
+    return None
+
+
+def _hidden(subject: Subject, tool: str, name: str, one: _Asked) -> Finding | None:
+    """Rows that cannot be found, since another one is called so."""
+    description = str(subject.tools[tool].schema["function"].get("description", ""))
+    for key, hidden in () if _ONE_OF_SEVERAL.search(description) else one.hidden.items():
+        is_sure = key not in one.neither and not one.wrong.get(key) and one.right[key] >= FEWEST_FOUND
+        if is_sure and len(hidden) >= FEWEST_WRONG:
+            return _finding(
+                f"{tool} finds one of several rows that are alike in {name or 'name'!r}, and never the others, in {len(hidden)} "
+                f"calls: {hidden[0]['call']} in task {hidden[0]['task']}.",
+                {"tool": tool, "seen": hidden[:4], "field": list(key)},
+                "Give each row of a task a name of its own, or return all rows that have the name.",
             )
     return None
 
@@ -189,11 +231,11 @@ def _row(value: Json) -> dict[str, Json]:
 
 
 def _identifying(rows: Sequence[Row]) -> list[str]:
-    """Fields under which each row has a text of its own."""
+    """Fields under which each row has a text of its own, but for a few."""
     names = rows[0]
     return [
         name
         for name in names
         if all(isinstance(row.get(name), str) and row[name] for row in rows)
-        and len({row[name] for row in rows}) == len(rows)
+        and len({row[name] for row in rows}) >= _MOSTLY * len(rows)
     ]

@@ -76,7 +76,19 @@ async def read_everywhere(subject: Subject, golds: Golds | None) -> list[Read]:
 
 
 async def _read(subject: Subject, golds: Golds | None) -> list[Read]:
-    tasks = list(subject.looked_at[:MOST_TASKS])
+    reads = readings(list(subject.looked_at[:MOST_TASKS]), golds)
+    if subject.environment_class is None or subject.timing.episode_seconds > SLOW_SECONDS:
+        return reads
+    ways = await ways_to_find(subject, reads)
+    ends = time.monotonic() + SECONDS
+    with subject.timing.as_far_as_it_goes():
+        for one in reads if ways else ():
+            await _call_all(subject, one, ways, ends)
+    return reads
+
+
+def readings(tasks: Sequence[Task], golds: Golds | None) -> list[Read]:
+    """What the prompts and fields of these tasks name, before any tool was called."""
     prompts = {task.id: [_WORD.findall(user_text(task))] for task in tasks}
     counts = Counter(word for (words,) in prompts.values() for word in set(words))
     fixed = {word for word, count in counts.items() if count >= _fixed_from(word) * len(tasks)}
@@ -89,14 +101,6 @@ async def _read(subject: Subject, golds: Golds | None) -> list[Read]:
         parts = golds.by_task[task.id].parts if golds is not None and task.id in golds.by_task else None
         values |= {("answer", name): str(one) for name, one in (parts or {}).items() if _is_scalar(one)}
         reads.append(Read(task, frozenset(prompts[task.id][0]), values))
-    if subject.environment_class is None or subject.timing.episode_seconds > SLOW_SECONDS:
-        return reads
-    ends = time.monotonic() + SECONDS
-    ways = await _ways(subject, reads, ends)
-    ends = time.monotonic() + SECONDS
-    with subject.timing.as_far_as_it_goes():
-        for one in reads if ways else ():
-            await _call_all(subject, one, ways, ends)
     return reads
 
 
@@ -128,8 +132,9 @@ def _is_scalar(value: Json) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and len(str(value)) <= _LONGEST
 
 
-async def _ways(subject: Subject, reads: Sequence[Read], ends: float) -> list[Way]:
+async def ways_to_find(subject: Subject, reads: Sequence[Read]) -> list[Way]:
     """Ways to call the tools that read that find something in the first tasks."""
+    ends = time.monotonic() + SECONDS
     found: Counter[Way] = Counter()
     names = await reading_tools(subject)
     for read in reads[:NUM_TRIED]:
@@ -188,28 +193,28 @@ async def _call_all(subject: Subject, read: Read, ways: Sequence[Way], ends: flo
     own = copy.deepcopy(read.task)
     async with subject.opened(own) as environment:
         await reset(environment, own)
-        for way in ways:
-            name, roles = way
-            properties = subject.tools[name].schema["function"].get("parameters", {}).get("properties", {})
-            arguments = {}
-            for argument, role in roles:
-                schema = properties.get(argument, {})
-                if role[0] == "always":
-                    arguments[argument] = next(
-                        (one for one in schema.get("enum", (True, False)) if str(one) == role[1]), None
-                    )
-                elif role in read.values:
-                    arguments[argument] = fitted_to(read.values[role], schema)
-            if (
-                len(arguments) < len(roles)
-                or None in arguments.values()
-                or environment.is_done
-                or time.monotonic() > ends
-            ):
-                continue
-            if subject.problem_with(name, arguments) is not None:
-                continue
-            call = Call(name, arguments)
-            result = await execute(environment, name, dict(arguments))
+        for way, call in calls_of(subject, read, ways):
+            if environment.is_done or time.monotonic() > ends:
+                break
+            result = await execute(environment, call.tool, dict(call.arguments))
             if result.error is None:
                 read.results[way] = (call, parsed(result.content))
+
+
+def calls_of(subject: Subject, read: Read, ways: Sequence[Way]) -> Iterator[tuple[Way, Call]]:
+    """The calls of these ways in a task, as far as it has the values."""
+    for way in ways:
+        name, roles = way
+        properties = subject.tools[name].schema["function"].get("parameters", {}).get("properties", {})
+        arguments = {}
+        for argument, role in roles:
+            schema = properties.get(argument, {})
+            if role[0] == "always":
+                arguments[argument] = next(
+                    (one for one in schema.get("enum", (True, False)) if str(one) == role[1]), None
+                )
+            elif role in read.values:
+                arguments[argument] = fitted_to(read.values[role], schema)
+        is_whole = len(arguments) == len(roles) and None not in arguments.values()
+        if is_whole and subject.problem_with(name, arguments) is None:
+            yield way, Call(name, arguments)

@@ -9,7 +9,15 @@ from typing import Literal, get_args, get_origin
 
 from sparring.agents.scripted import saying
 from sparring.checks.answers import canonical
-from sparring.checks.calls import alternatives, answers_apart, before_legal, leaves, likely_calls, strange
+from sparring.checks.calls import (
+    alternatives,
+    answers_apart,
+    answers_to_parts,
+    before_legal,
+    leaves,
+    likely_calls,
+    strange,
+)
 from sparring.checks.explore import Call, Tried, expert_calls, explored, is_nothing, is_refusal
 from sparring.checks.limits import choices_of, limits_of
 from sparring.checks.registry import check
@@ -119,7 +127,10 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
         if any(one.is_legal for _, one in seen):
             is_meant = any(_is_meant(task, one) for task, one in seen)
             is_silent = is_meant and not any(one.says_something for _, one in seen)
-            if is_silent and not await _answers_after_expert(subject, [(task, one.call) for task, one in seen[:2]]):
+            if is_silent and not (
+                await _answers_after_expert(subject, [(task, one.call) for task, one in seen[:2]])
+                or await answers_to_parts(subject, name)
+            ):
                 nothing = sorted({one.result.content.strip() for _, one in seen if one.is_legal})
                 is_writing = name in await writing_tools(subject)
                 # What a writing tool does stands elsewhere; of its answer it is enough that there is one.

@@ -336,3 +336,113 @@ def test_a_tool_that_knows_only_what_is_trained_on_is_named(more: str, num: int,
     said = symptoms(tmp_path, "environment.held_out", TARIFFS.replace("MORE", more), data=data)
     assert len(said) == num
     assert all(one.startswith("tariff finds something in most training tasks, and nothing") for one in said)
+
+
+def test_a_tool_that_knows_a_part_of_what_is_held_out_is_named(tmp_path: Path) -> None:
+    data = '[data]\ntrain = "environment:tasks"\nheld_out = "environment:held_out"\n'
+    half = TARIFFS.replace("MORE", "['jade']")
+    (said,) = symptoms(tmp_path, "environment.held_out", half, data=data)
+    assert said.startswith(
+        "tariff finds what the task names in all of 10 training tasks, and not in 4 of 8 held-out tasks"
+    )
+
+
+STAFF = """
+class Desk(Environment):
+    def reset(self, task):
+        self.rows = {row["name"]: row for row in task.fields["rows"]}
+
+    @tool
+    def locker(self, KEY) -> str:
+        \"\"\"Number of a person's locker.\"\"\"
+        return str(self.rows[FOUND]["locker"]) if FOUND in self.rows else "nobody is called so"
+
+    @tool
+    def search(self, last_name: str) -> list[str]:
+        \"\"\"Names of the people with a last name.\"\"\"
+        return sorted(one for one in self.rows if one.split()[-1] == last_name)
+
+    @tool
+    def names(self) -> list[str]:
+        \"\"\"Names of all.\"\"\"
+        return sorted(self.rows)
+
+def tasks():
+    found = []
+    for n in range(12):
+        rng = random.Random(n)
+        rows = [{"name": name, "locker": locker} for name, locker in zip(NAMES, rng.sample(range(100, 999), 6))]
+        found.append(task(n, f"Which locker has {rows[n % 6]['name']}?", rows=rows, answer=str(rows[n % 6]["locker"])))
+    return found
+"""
+PEOPLE = "['Ana Berg', 'Bo Costa', 'Cy Duval', 'Di Engel', 'Ed Fons', OTHER]"
+CODES = "[f'{one:04d}' for one in rng.sample(range(1000, 9999), 4) + rng.sample(range(100, 999), 2)]"
+
+
+@pytest.mark.parametrize(
+    ("names", "key", "found", "says"),
+    [
+        (PEOPLE.replace("OTHER", "'Flo Grau'"), "name: str", "name", None),
+        (PEOPLE.replace("OTHER", "'Ana Berg'"), "name: str", "name", "locker finds one of several rows that are alike in 'name'"),
+        (CODES, "name: int", "f'{name:04d}'", None),
+        (CODES, "name: int", "str(name)", "values of the task's 'name', all of them with a zero in front"),
+    ],
+)  # fmt: skip
+def test_each_row_of_a_task_can_be_asked_for(
+    names: str, key: str, found: str, says: str | None, tmp_path: Path
+) -> None:
+    code = STAFF.replace("NAMES", names).replace("KEY", key).replace("FOUND", found)
+    said = symptoms(tmp_path, "environment.found", code)
+    assert len(said) == (says is not None)
+    assert all(says in one for one in said if says)
+
+
+@pytest.mark.parametrize(("test", "says"), [("one.split()[-1] == last_name", []), ("False", ["search"])])
+def test_a_search_is_asked_for_parts_before_it_is_called_silent(test: str, says: list[str], tmp_path: Path) -> None:
+    code = (
+        STAFF.replace("NAMES", PEOPLE.replace("OTHER", "'Flo Grau'"))
+        .replace("KEY", "name: str")
+        .replace("FOUND", "name")
+    )
+    code = code.replace("one.split()[-1] == last_name", test).replace("    @tool\n    def names", "    def names")
+    said = symptoms(tmp_path, "environment.tools_answer", code)
+    assert [one.partition(" returned")[0] for one in said] == says
+
+
+SCALE = """
+POUND = 0.4536
+
+class Desk(Environment):
+    def reset(self, task):
+        self.rows = task.fields["parcels"]
+
+    @tool
+    def weigh(self, parcel: str) -> str:
+        \"\"\"Weight of a parcel in kilograms.\"\"\"
+        if parcel not in self.rows:
+            raise ToolFailure("there is no such parcel")
+        row = self.rows[parcel]
+        return RESULT
+
+def tasks():
+    found = []
+    for n in range(12):
+        rng = random.Random(n)
+        labels = [f"P{one}" for one in rng.sample(range(10, 99), 4)]
+        rows = {one: {"weight": rng.randrange(100, 999) / 50, "unit": unit} for one, unit in zip(labels, ["kg", "lb"] * 2)}
+        found.append(task(n, f"Is {labels[n % 4]} heavier than 5 kg?", parcels=rows, answer="yes"))
+    return found
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "num"),
+    [
+        ("f\"{row['weight']:.2f}\"", 1),
+        ("f\"{row['weight'] * (POUND if row['unit'] == 'lb' else 1):.2f}\"", 0),
+        ("f\"{row['weight']:.2f} {row['unit']}\"", 0),
+    ],
+)
+def test_numbers_in_units_of_another_column_are_converted(result: str, num: int, tmp_path: Path) -> None:
+    said = symptoms(tmp_path, "environment.computed", SCALE.replace("RESULT", result))
+    assert [one.partition(" as it")[0] for one in said] == num * ["weigh gives the number in 'weight'"]
