@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, quantiles
 
+from sparring.checks.explore import explored
 from sparring.checks.registry import check
 from sparring.checks.subject import Subject, transcript
 from sparring.findings import Finding, Severity
 from sparring.tracking.stored import rows
-from sparring.types import Json, Message, Outcome, StopReason, ToolSchema
+from sparring.types import Json, Message, Outcome, StopReason, Task, ToolSchema
 
 CHARACTERS_A_TOKEN = 3.5
 """Of English, code and JSON in the vocabularies in use, where the model is not at hand to count."""
@@ -72,15 +73,18 @@ async def expert_sizes(subject: Subject, characters: float = CHARACTERS_A_TOKEN)
     )  # fmt: skip
 
 
-@check("budgets.context", needs=("expert",))
+@check("budgets.context", needs=("environment",))
 async def context(subject: Subject) -> Iterable[Finding]:
     """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <= model.max_sequence_length.
 
     An error when the expert's own episodes do not fit: then nobody can succeed. A warning when only the budget of a policy
     that uses every turn to its end does not: such an episode ends as `max_tokens`, without an answer. Sizes are measured on
-    the expert's episodes. Lower `max_turns` or `sampling_max_tokens`, shorten prompt or tool answers, or raise the context.
+    the expert's episodes. Without an expert, a warning where the result of one legal call is longer than the context. Lower
+    `max_turns` or `sampling_max_tokens`, shorten prompt or tool answers, or raise the context.
     """
     config = subject.config
+    if subject.lacks("expert"):
+        return await _too_long_results(subject) if config.is_trainable else ()
     size, limit = await expert_sizes(subject), config.model.max_sequence_length
     surely = size if subject.chat else await expert_sizes(subject, MOST_CHARACTERS_A_TOKEN)
     turns, cap = config.environment.max_turns, config.sampling.sampling_max_tokens
@@ -105,6 +109,36 @@ async def context(subject: Subject) -> Iterable[Finding]:
             confirm=AGAIN,
         )
     ]
+
+
+async def _too_long_results(subject: Subject) -> list[Finding]:
+    """Legal calls, found by trying, whose results leave no room for anything else."""
+    limit, longest, num = subject.config.model.max_sequence_length, dict[str, tuple[int, Task, str]](), 0
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            tried = await explored(subject, task)
+            num += 1
+            for one in tried.tried:
+                if one.is_legal:
+                    message: Message = {"role": "tool", "content": one.result.content}
+                    tokens = _num_tokens(subject, CHARACTERS_A_TOKEN, [message], ())
+                    if tokens > max(limit, longest.get(one.call.tool, (0,))[0]):
+                        longest[one.call.tool] = tokens, task, str(one.call)
+    return [
+        Finding(
+            rule="budgets.context",
+            severity=Severity.WARNING,
+            symptom=f"one result of {tool} has about {tokens} tokens, but the context holds {limit} for a whole episode.",
+            evidence={
+                "tool": tool, "task": task.id, "call": called, "tokens": tokens, "max_sequence_length": limit,
+                "tasks_tried": num, "counted": f"at {CHARACTERS_A_TOKEN:g} characters a token" if subject.chat is None else
+                "by the model's tokenizer",
+            },
+            change=f"Have {tool} return less at a time, or raise model.max_sequence_length.",
+            confirm=AGAIN,
+        )
+        for tool, (tokens, task, called) in longest.items()
+    ]  # fmt: skip
 
 
 @check("budgets.turn_tokens", needs=("expert",))

@@ -104,10 +104,10 @@ async def explorer(subject: Subject, task: Task) -> ScriptedPolicy:
     """A policy that calls every tool, as far as that is known in a way that works, and then answers."""
     calls = (await explored(subject, task)).script
     calls += [_any_call(tool) for name, tool in subject.tools.items() if name not in {one.tool for one in calls}]
-    return saying(EXPLORER, [*_in_turns(subject, calls), {"role": "assistant", "content": "done"}])
+    return saying(EXPLORER, [*in_turns(subject, calls), {"role": "assistant", "content": "done"}])
 
 
-def _in_turns(subject: Subject, calls: Sequence[Call]) -> list[Message]:
+def in_turns(subject: Subject, calls: Sequence[Call]) -> list[Message]:
     """One call a turn, or several where there are more calls than turns."""
     said = [tool_call(one.tool, **one.arguments) for one in calls]
     each = -(-len(said) // max(1, subject.config.environment.max_turns - 1))
@@ -129,7 +129,7 @@ def strange(call: Call) -> Call:
 async def stranger(subject: Subject, task: Task) -> ScriptedPolicy:
     """A policy that asks every tool once about what no task knows, as a policy in training does all the time."""
     calls = [strange((await likely_calls(subject, task, tool))[0]) for tool in subject.tools.values()]
-    return saying(STRANGER, [*_in_turns(subject, calls), {"role": "assistant", "content": "done"}])
+    return saying(STRANGER, [*in_turns(subject, calls), {"role": "assistant", "content": "done"}])
 
 
 async def players(subject: Subject, task: Task) -> list[ScriptedPolicy]:

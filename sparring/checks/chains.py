@@ -33,19 +33,8 @@ async def chains(subject: Subject) -> Iterable[Finding]:
     A warning where what a result says is wanted by a graded field of the task that names nothing on the way, and the calls up to
     there and the answer are more turns than `max_turns`. Raise it, or make shorter chains.
     """
-    most = subject.config.environment.max_turns
-    needed: dict[str, tuple[int, list[Call]]] = {}
-    num = 0
-    sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
-    with subject.timing.as_far_as_it_goes():
-        tools = await _tools(subject)
-        golds = await golds_of(subject) if tools else None
-        graded = {path[0] for path in golds.read} if golds is not None else set()
-        for task in list(sample.values())[: NUM_FOLLOWED if tools else 0]:
-            calls = await _longest(subject, task, tools, graded)
-            num += 1
-            if len(calls) + 1 > most:
-                needed[task.id] = len(calls) + 1, calls
+    most, followed = subject.config.environment.max_turns, await chains_of(subject)
+    needed = {name: (len(calls) + 1, calls) for name, calls in followed.items() if len(calls) + 1 > most}
     if len(needed) < FEWEST:
         return []
     worst = max(needed, key=lambda one: needed[one][0])
@@ -54,8 +43,8 @@ async def chains(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="budgets.chains",
             severity=Severity.WARNING,
-            symptom=f"{len(needed)} of {num} tasks take more turns than environment.max_turns = {most}: {worst} takes {turns}, "
-            f"for a chain of {len(calls)} calls of {calls[0].tool} and an answer.",
+            symptom=f"{len(needed)} of {len(followed)} tasks take more turns than environment.max_turns = {most}: {worst} takes "
+            f"{turns}, for a chain of {len(calls)} calls of {calls[0].tool} and an answer.",
             evidence={
                 "task": worst,
                 "calls": list(map(str, calls)),
@@ -65,6 +54,20 @@ async def chains(subject: Subject) -> Iterable[Finding]:
             confirm="Run `sparring check RECIPE --only budgets` again: the finding is gone.",
         )
     ]
+
+
+async def chains_of(subject: Subject) -> dict[str, list[Call]]:
+    """By task id the calls of its longest chain, none where there is no chain; followed once, as far as the time goes."""
+    found: dict[str, list[Call]] = subject.shared.setdefault("chains", {})
+    sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
+    with subject.timing.as_far_as_it_goes():
+        tools = await _tools(subject)
+        golds = await golds_of(subject) if tools else None
+        graded = {path[0] for path in golds.read} if golds is not None else set()
+        for task in list(sample.values())[: NUM_FOLLOWED if tools else 0]:
+            if task.id not in found:
+                found[task.id] = await _longest(subject, task, tools, graded)
+    return found
 
 
 async def _tools(subject: Subject) -> dict[str, str]:
@@ -111,15 +114,30 @@ async def _follow(
                 call = Call(tool, {argument: value})
                 result = await execute(environment, tool, dict(call.arguments))
                 if not is_refusal(result):
-                    found.append((call, value, {one for _, one in leaves(parsed(result.content)) if one is not None}))
+                    found.append((call, value, _said_in(result.content)))
             if len(found) != 1:
                 return needed
             call, value, said = found[0]
             calls.append(call)
             passed.append(value)
             needed = list(calls) if _is_wanted(fields, passed, said) else needed
-            ahead = sorted(one for one in said if isinstance(one, str) and len(one) < 40 and one not in passed)
+            ahead = sorted(one for one in said if isinstance(one, str) and one not in passed and _may_be_asked(one))
     return needed
+
+
+def _said_in(content: str) -> set[Json]:
+    """The values of a result, and the words with a digit in its texts."""
+    values = {one for _, one in leaves(parsed(content)) if one is not None}
+    return values | {word for one in values if isinstance(one, str) for word in _words_with_digits(one)}
+
+
+def _words_with_digits(text: str) -> list[str]:
+    return [word for word in re.findall(r"\w[\w-]*", text) if re.search(r"\d", word)]
+
+
+def _may_be_asked(text: str) -> bool:
+    """Whether a value may be an argument: no sentence that names one."""
+    return len(text) < 40 and (" " not in text or not _words_with_digits(text))
 
 
 def _is_wanted(fields: Mapping[str, Json], passed: Sequence[str], said: set[Json]) -> bool:

@@ -38,7 +38,8 @@ _NAMES = {
     "h": "hours?", "min": "minutes?", "s": "seconds?", "l": "lit(?:er|re)s?", "ml": "millilit(?:er|re)s?", "gal": "gallons?",
 }  # fmt: skip
 """Of units that are not called by their sign."""
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![A-Za-z\d])-?\d+(?:\.\d+)?")
+"""Not those in names, such as H12."""
 
 
 @check("environment.computed", needs=("environment",))

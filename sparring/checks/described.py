@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparring.checks.answers import text_of
 from sparring.checks.arguments import fitted_to
+from sparring.checks.attempts import ends_apart
 from sparring.checks.calls import answers, leaves
 from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.registry import check
@@ -38,7 +39,8 @@ _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine"
 _NUMBERS = {word: number for number, word in enumerate(_WORDS, 1)}
 _NUMBER = rf"(\d+|{'|'.join(_NUMBERS)})"
 _MOST = re.compile(
-    rf"\b(?:at most|up to|(?:no|not) more than|maximum of|the (?:first|last|top|best|latest|newest|nearest)) {_NUMBER}\b",
+    rf"\b(?:at most|up to|(?:no|not) more than|maximum of|"
+    rf"the (?:first|last|top|best|latest|newest|nearest)(?! one\b)) {_NUMBER}\b",
     re.I,
 )
 _DIGITS = re.compile(
@@ -57,9 +59,10 @@ async def described(subject: Subject) -> Iterable[Finding]:
     A call without an argument must give what the same call gives with the default that the description names (`4 when left
     out`), and a call that the prompt or a description shows must have no argument that the tool has not. Lists are counted
     against `at most 5`, numbers compared with `two decimals`, days with `YYYY-MM-DD`, and numbers that are called percentages
-    must not all be fractions of 1. Correct the code or the description: the policy believes what it reads.
+    must not all be fractions of 1. Where a prompt promises a number of guesses, moves or questions (`you have six guesses`), the
+    episode must not be over one call earlier or later. Correct the code or the description: the policy believes what it reads.
     """
-    findings = [*_unknown_arguments(subject), *[one async for one in _defaults(subject)]]
+    findings = [*_unknown_arguments(subject), *[one async for one in _defaults(subject)], *await _attempts(subject)]
     broken: dict[tuple[str, str], list[Said]] = defaultdict(list)
     num: dict[str, int] = defaultdict(int)
     reading = set(await reading_tools(subject))
@@ -90,6 +93,19 @@ def _finding(symptom: str, evidence: Mapping[str, Json], tool: str) -> Finding:
         change=f"Have the code of {tool} and its description agree.",
         confirm=AGAIN,
     )
+
+
+async def _attempts(subject: Subject) -> list[Finding]:
+    """Episodes that are over one call before or after what the prompt promises."""
+    ended = await ends_apart(subject)
+    if not ended:
+        return []
+    one = ended[0]
+    shown = [{"task": each.task.id, "call": str(each.call), "calls": each.calls} for each in ended]
+    symptom = (
+        f"the episode is over after {one.calls} calls of {one.call.tool}, where the prompt promises {one.promised}"
+    )
+    return [_finding(f"{symptom} ({one.promise!r}).", {"tool": one.call.tool, "seen": shown}, one.call.tool)]
 
 
 def _unknown_arguments(subject: Subject) -> Iterator[Finding]:

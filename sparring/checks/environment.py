@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sparring.agents.scripted import Asked, ScriptedPolicy
+from sparring.agents.scripted import Asked, ScriptedPolicy, saying
 from sparring.checks.arguments import words_of
-from sparring.checks.calls import answers, answers_apart, explorer, likely_calls, players
+from sparring.checks.calls import answers, answers_apart, explorer, in_turns, likely_calls, players
 from sparring.checks.explore import Call, expert_calls, explored
 from sparring.checks.registry import check
 from sparring.checks.residue import holds, kept_globals
 from sparring.checks.subject import Subject, first_difference, transcript
 from sparring.checks.survey import documented, is_worded_as_reading, is_worded_as_writing, num_tasks, surveyed
+from sparring.checks.timing import OutOfTimeError, TimedOutError, UndecidedError
 from sparring.checks.writes import writing_tools
 from sparring.environments import StatefulEnvironment, tool_call
 from sparring.findings import Finding, Severity
@@ -167,8 +168,9 @@ async def twins(subject: Subject) -> Iterable[Finding]:
     """Two episodes played side by side give what each gives alone, and nothing of one is seen in the other.
 
     Episodes run concurrently, so whatever they share leaks: class attributes, module globals, files and database rows under
-    fixed names. A marked text is given to the tools of one episode, and looked for in the other's conversation and in what
-    the modules keep afterwards. Keep state on `self`, made in `reset`.
+    fixed names, or under the name of the task, which all episodes of a group have. A marked text is given to the tools of one
+    episode, and looked for in the other's conversation and in what the modules keep afterwards. Two episodes of one task make
+    the same calls side by side, and must end in the state that one alone ends in. Keep state on `self`, made in `reset`.
     """
     findings: list[Finding] = []
     pairs = list(zip(subject.sample, [*subject.sample[1:], subject.sample[0]], strict=True))
@@ -189,8 +191,35 @@ async def twins(subject: Subject) -> Iterable[Finding]:
                         beside = other if first.task is one else one
                         symptom = f"task {first.task.id} goes otherwise while task {beside.id} is played beside it."
                         findings.append(_shared(symptom, {"task": first.task.id, **difference}))
-        findings += await _canaries(subject, *pairs[0])
+        findings += await _canaries(subject, *pairs[0]) or ([] if findings else await _of_one_task(subject))
     return findings
+
+
+async def _of_one_task(subject: Subject) -> list[Finding]:
+    """Whether an episode goes otherwise, or ends in another state, while one of the same task makes the same calls beside it."""
+
+    async def seen(task: Task, policy: ScriptedPolicy) -> list[tuple[str, str]]:
+        try:
+            played = await subject.episode(task, policy)
+        except (OutOfTimeError, TimedOutError):
+            raise
+        except UndecidedError as error:
+            return [("episode", str(error))]
+        return [*transcript(played.messages), ("final state", repr(played.final_state))]
+
+    for task in subject.sample[:2]:
+        calls = (await explored(subject, task)).script
+        # Twice: what the one has written the other reads.
+        twice = saying(
+            "everything twice", [*in_turns(subject, [*calls, *calls]), {"role": "assistant", "content": "done"}]
+        )
+        alone, again = [await seen(task, twice) for _ in range(2)]
+        for beside in await asyncio.gather(seen(task, twice), seen(task, twice)) if alone == again else ():
+            difference = first_difference(alone, beside)
+            if difference is not None:
+                symptom = f"task {task.id} goes otherwise while another episode of the same task is played beside it."
+                return [_shared(symptom, {"task": task.id, **difference})]
+    return []
 
 
 def _shared(symptom: str, evidence: Mapping[str, Json]) -> Finding:

@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import sparring
+from sparring.agents.scripted import saying
 from sparring.checks.answers import canonical, text_of
 from sparring.checks.baseline import may_fail_at_first, model_baseline
 from sparring.checks.episodes import Episode, all_episodes, clipped, episodes_of, judged
@@ -22,7 +23,7 @@ from sparring.checks.mutations import Kind, shares_elements
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, JudgeName, Subject
 from sparring.checks.timing import OutOfTimeError
-from sparring.environments import answer
+from sparring.environments import answer, tool_call
 from sparring.findings import Finding, Severity
 from sparring.plugins import call
 from sparring.types import Json, Trajectory
@@ -40,6 +41,10 @@ MOSTLY_FLAT = 0.9
 
 
 NUM_SHOWN = 4
+
+
+FEWEST_LOST = 2
+"""Tasks in which silence earns as much as what is right."""
 
 
 _PACKAGE = Path(sparring.__file__).parent
@@ -222,7 +227,8 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
     The order decides what is learned first. Where a wrong answer costs more than none, policies fall silent; where a wrong one
     earns as much as a right one, nothing is learned; where calls are paid, they multiply. Where only what was done is graded, a
-    wrong episode is one whose calls were changed so that it cannot be right.
+    wrong episode is one whose calls were changed so that it cannot be right. A warning where calls cost so much that silence
+    earns as much as the right answer, after a chain of calls in which each result names what the next call asks for.
     """
     right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await _rewards(subject, "says nothing") | await _rewards(subject, "never answers", only_wrong=True)
@@ -269,7 +275,43 @@ async def order(subject: Subject) -> Iterable[Finding]:
         says="A wrong answer with calls repeated earns more than without",
         change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
     )  # fmt: skip
-    return found
+    return [*found, *(await _dearer_than_nothing(subject) if not found else ())]
+
+
+async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
+    """Right answers that earn no more than silence, after the calls by which they are found."""
+    from sparring.checks.chains import chains_of  # its rule comes later
+
+    nothing, golds = await _rewards(subject, "says nothing"), await golds_of(subject)
+    lost: list[dict[str, Json]] = []
+    if golds is None or golds.has_expert:
+        return []
+    chains = {name: calls for name, calls in (await chains_of(subject)).items() if calls and name in nothing}
+    with subject.timing.as_far_as_it_goes():
+        for name, calls in chains.items():
+            gold = golds.by_task[name]
+            script = [*(tool_call(one.tool, **one.arguments) for one in calls), gold.answer]
+            if len(script) > subject.config.environment.max_turns:
+                continue
+            played = await subject.play(gold.task, saying("finds the answer", script))
+            is_right = played.score is None or played.score >= 1.0
+            if is_right and played.reward is not None and played.reward.total <= nothing[name] + 1e-6:
+                lost.append({
+                    "task": name, "calls": list(map(str, calls)), "earns": played.reward.total, "nothing": nothing[name],
+                })  # fmt: skip
+    if len(lost) < FEWEST_LOST:
+        return []
+    worst = max(lost, key=lambda one: len(one["calls"]))  # type: ignore[arg-type]
+    return [
+        Finding(
+            rule="reward.order", severity=Severity.WARNING,
+            symptom=f"In {len(lost)} of {len(chains)} tasks the right answer earns no more than silence, after the calls by "
+            f"which it is found: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
+            evidence={"tasks": lost[:NUM_SHOWN]},
+            change="Have the outcome dominate: take off less for calls than a right answer earns in the longest task.",
+            confirm="never answered <= wrong < right holds on every task, with the calls that it takes.",
+        )
+    ]  # fmt: skip
 
 
 async def _wrong_rewards(subject: Subject) -> dict[str, float]:

@@ -149,15 +149,6 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
                     f"cuts the decimals of a mean off, in `{short(call)}`",
                     "Return the mean with its decimals, or describe that it is whole.",
                 )
-        if ast.unparse(call.func) == "round" and function.says(
-            r"half[- ]?(?:a \w+ )?(?:is |are |goes )?(?:rounded )?up\b|half up|away from zero|commercial"
-        ):
-            yield Slip(
-                call,
-                f"rounds half to even with `{short(call)}`, where its description promises half up",
-                "Quantize a Decimal with ROUND_HALF_UP.",
-                covered_by=("environment.amounts", "environment.computed"),
-            )
         if ast.unparse(call.func) == "round" and len(call.args) == 1 and means and _is_mean(function, call.args[0]):
             yield Slip(
                 call,
@@ -188,6 +179,58 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
                 "Write enough decimals.",
                 covered_by=("environment.ties",),
             )
+
+
+_HALF_UP = r"\b(?:half|halves)[- ]?(?:an? \w+ )?(?:is |are |goes |go )?(?:always )?(?:rounded )?up(?:wards?)?\b"
+_HALF_UP += r"|away from zero|commercial"
+_HALF_EVEN = r"\b(?:half|halves)[- ](?:\w+ )?(?:is |are |goes |go )?(?:rounded )?(?:to )?(?:the )?(?:nearest )?even\b"
+_HALF_EVEN += r"|\bbanker'?s'? rounding"
+
+
+def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
+    """Halves are rounded to even where a description, or the prompt for what makes the tasks, promises half up; or the other way
+    round."""
+    texts = [("its description", function.documented)]
+    if function.part == "tasks" and not function.tools:
+        texts += [("the prompt", " ".join(one.split())) for one in code.prompts]
+    for where, text in texts:
+        promises_up, promises_even = (re.search(one, text, re.IGNORECASE) for one in (_HALF_UP, _HALF_EVEN))
+        if bool(promises_up) != bool(promises_even):
+            for call in function.every(ast.Call):
+                does = _halves(function, call, may_tidy=where == "the prompt")
+                promised = "up" if promises_up else "to even"
+                if does not in (None, promised):
+                    yield Slip(
+                        call,
+                        f"rounds half {does} with `{short(call)}`, where {where} promises half {promised}",
+                        f"Quantize a Decimal with {'ROUND_HALF_UP' if promises_up else 'ROUND_HALF_EVEN'}.",
+                        {"promised": (promises_up or promises_even)[0]},  # type: ignore[index]
+                        covered_by=("environment.amounts", "environment.computed"),
+                    )
+            return
+
+
+def _halves(function: Function, call: ast.Call, *, may_tidy: bool) -> str | None:
+    """Where a call rounds halves to; None where it does not round. Where it `may_tidy`, a `round` of what is drawn, of a whole
+    name, a sum or a change of units does not count: it makes no halves."""
+    name, text = ast.unparse(call.func), ast.unparse(call)
+    if "ROUND_HALF_UP" in text and name.endswith("quantize"):
+        return "up"
+    is_plain = len(call.args) == 1 and not call.keywords and "getcontext" not in function.module.text
+    if name.endswith(".quantize") and (is_plain or "ROUND_HALF_EVEN" in text):
+        return "to even"
+    inner = function.origin(call.args[0]) if call.args else None
+    if name in ("int", "math.floor", "floor") and isinstance(inner, ast.BinOp) and _adds_half(inner):
+        return "up"
+    if name != "round" or inner is None or not may_tidy:
+        return "to even" if name == "round" else None
+    is_drawn = re.search(r"\b(?:rng|random|uniform|gauss|randint|choice)\b", ast.unparse(inner))
+    if not isinstance(inner, ast.BinOp) or is_drawn or not isinstance(inner.op, ast.Mult | ast.Div):
+        return None
+    is_scaled = isinstance(inner.op, ast.Mult) and any(
+        function.constant(one) in (10, 100, 1000) for one in (inner.left, inner.right)
+    )
+    return None if is_scaled else "to even"
 
 
 def _adds_half(node: ast.BinOp) -> bool:
@@ -403,6 +446,6 @@ def cut_text(function: Function, code: Code) -> Iterator[Slip]:
 
 
 PATTERNS = (
-    default_differs, cut_off, limit_refused, limit_on_the_other_side, other_count, cut_text,
+    default_differs, cut_off, rounded_otherwise, limit_refused, limit_on_the_other_side, other_count, cut_text,
 )  # fmt: skip
-PATTERNS_OF_TASKS = (limit_on_the_other_side,)
+PATTERNS_OF_TASKS = (limit_on_the_other_side, rounded_otherwise)
