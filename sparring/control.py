@@ -20,6 +20,7 @@ from sparring.config.sections import WarmStartSection
 from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.tracking import Console, RunFolder
+from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.run_folder import CONTINUED, WARM_START
 from sparring.tracking.stored import read_metrics
 from sparring.trainer import MultiTurnRLTrainer
@@ -68,7 +69,7 @@ def continue_warm_start(
         raise UsageError(f"{steps} steps continue nothing; give a number from 1, or leave it out.")
     trainer = model if isinstance(model, MultiTurnRLTrainer) else MultiTurnRLTrainer.attach(model)
     section, folder = trainer.config.warm_start, trainer.folder
-    refuse_training(trainer.config, trainer.recipe.parent)
+    refuse_training(trainer.config, folder_of(trainer.recipe))
     if section is None or folder is None or not (folder.checkpoints / WARM_START).is_dir():
         raise UsageError(
             f"{trainer.recipe} has had no warm start that could be continued; add [warm_start] and train it. Without "
@@ -144,7 +145,7 @@ async def _validated(trainer: MultiTurnRLTrainer, parts: Parts, step: int) -> Ev
     tasks = parts.tasks.validation[: section.val_num_tasks]
     if not tasks:
         raise UsageError("the control is chosen on validation tasks, and there are none; set data.validation.")
-    await parts.engine.load_weights(parts.learner.export_weights(), version=parts.engine.policy_version + 1)
+    await trainer.play_with(parts.learner.export_weights())
     row = Row(
         name=f"control {step}", label=f"control-{step}", split="validation", policy_version=None,
         fingerprint=parts.engine.fingerprint, temperature=temperature, group_size=section.eval_group_size,

@@ -1,0 +1,52 @@
+"""The table of the README follows from stored results, and the command that stores them runs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.evidence import over_seeds, table
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "benchmarks" / "results" / "pointer_chase.json"
+
+
+def test_the_readme_shows_what_is_stored() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    block = text.partition("<!-- measured:quickstart -->")[2].partition("<!-- /measured:quickstart -->")[0]
+    assert table(json.loads(STORED.read_text("utf-8"))) in block
+
+
+def test_the_stored_results_have_every_side_and_hold_their_targets() -> None:
+    content = json.loads(STORED.read_text("utf-8"))
+    controlled = [row for row in content["rows"] if "warm start continued" in row]
+    assert len({row["seed"] for row in controlled}) == 5
+    assert all(row["control seconds"] > row["RL seconds"] for row in controlled)
+    assert len(content["rows"]) > len(controlled)
+    for key, target in content["targets"].items():
+        assert target.get("at_least", -1) <= content["figures"][key] <= target.get("at_most", 1)
+
+
+def test_an_interval_over_seeds_is_students() -> None:
+    mean, half = over_seeds([0.0, 1.0])
+    # The standard deviation is the root of 1/2, that of the mean 1/2; t of one degree of freedom is 12.706.
+    assert (mean, half) == (0.5, pytest.approx(6.353))
+
+
+def test_the_command_runs_every_side_in_small(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.evidence", "--smoke", "--json", str(tmp_path / "small.json")],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "small.json").read_text("utf-8"))
+    run, shuffled = content["rows"]
+    assert run["control steps"] == 4
+    assert run["RL seconds"] > 0 < run["control seconds"]
+    assert set(run["control validated"]) == {"0", "1", "2", "3", "4"}
+    for name in ("base", "warm start", "warm start continued", "tuned"):
+        assert set(run[name]) == {"sampled", "greedy", "completion", "turns"}
+    assert set(shuffled) == {"seed", "warm start", "tuned"}
+    assert "| **tuned** |" in table(content)
