@@ -61,6 +61,10 @@ class VisibleText:
         """Of the ids that were decoded last; what precedes `_end` is whole characters."""
         self._is_garbled = False
         """Whether bytes came that are no text: then an answer is only read whole."""
+        self._is_past_stop = False
+        """Whether a stop text came: what follows it may look like content, so then, too, an answer is only read whole."""
+        self._longest_stop = max(map(len, stop_texts), default=1)
+        self._recent = ""
         self.reasoning = ""
         """What precedes the text that is shown."""
 
@@ -103,6 +107,9 @@ class VisibleText:
         self._begin, self._end = self._end, len(self._token_ids)
         added = both[len(before) :]
         tail = self._tail + self._space + added
+        recent = self._recent + added
+        self._is_past_stop = self._is_past_stop or any(stop in recent for stop in self._stop_texts)
+        self._recent = recent[-self._longest_stop :]
         self._tail = tail.rstrip()[-_LONGEST_TAG:]
         self._space = tail[len(tail.rstrip()) :]
         return added
@@ -118,7 +125,7 @@ class VisibleText:
         for call in malformed:
             # It may yet become well-formed, and then it is no content.
             content = content[: max(0, content.find(call["text"]))]
-        if added is None:
+        if added is None or self._is_past_stop:
             self._growth = _Growth.UNKNOWN
         elif malformed or message.get("tool_calls") or (self.reasoning and not content):
             self._growth = _Growth.HIDDEN

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sparring.chat import TemplateChat
@@ -52,6 +52,7 @@ def ids_of(chat: TemplateChat, text: str, cut: float) -> list[int]:
 @given(
     TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")])
 )
+@example("hmObservation:<think>hmhm", 1.0, 1, ("Observation:",))
 def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, stop: tuple[str, ...]) -> None:
     chat = CHATS[family]
     ids = ids_of(chat, text, cut)
@@ -73,6 +74,7 @@ def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, s
 @given(
     TEXTS, st.floats(0, 1) | st.just(1.0), st.integers(1, 7), st.sampled_from([(), ("Observation:",), ("\n\n", "o")])
 )
+@example('"arguments":{"key":"</think>"}}Observation:"arguments":{"key":"</think>"}}hm', 1.0, 1, ("Observation:",))
 def test_what_a_library_parses_adds_up(text: str, cut: float, bunch: int, stop: tuple[str, ...]) -> None:
     ids = library_ids(text + "<|im_end|>")
     ids = ids[: int(cut * len(ids))]
