@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import isnan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -116,16 +116,17 @@ def table(content: Mapping[str, Any]) -> str:
     least = min(gains, key=lambda one: one[1])
     lines += [
         "",
-        f"Tuned is better than the strongest control by {_interval([one[0] for one in gains])} at T = 1; paired by task, the "
-        f"seed with the lowest bound has {least[0]:.2f} [{least[1]:.2f}, {least[2]:.2f}]. {len(control)} seeds; commit "
+        f"Tuned is better than the strongest control by {_interval([one[0] for one in gains], -1.0)} at T = 1; paired by task, "
+        f"the seed with the lowest bound has {least[0]:.2f} [{least[1]:.2f}, {least[2]:.2f}]. {len(control)} seeds; commit "
         f"{content['commit']}, {content['machine']['processor']}.",
     ]
     return "\n".join(lines)
 
 
-def _interval(values: Sequence[float]) -> str:
+def _interval(values: Sequence[float], lowest: float = 0.0) -> str:
+    """Of shares, which are between `lowest` and 1."""
     mean, half = over_seeds(values)
-    return f"{mean:.2f}" if half != half else f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]"
+    return f"{mean:.2f}" if isnan(half) else f"{mean:.2f} [{max(lowest, mean - half):.2f}, {min(1.0, mean + half):.2f}]"
 
 
 def _mean(found: Sequence[Mapping[str, float]], name: str, digits: int = 2) -> str:
