@@ -37,8 +37,8 @@ def run(recipe: Path, seed: int, overrides: Sequence[str], control_steps: int | 
         _completed(trainer)
         control = continue_warm_start(trainer, steps=control_steps, quiet=True)
         found = MultiTurnRLEvaluator(trainer, quiet=True).evaluate()
-    row = {"seed": seed, "seconds": round(time.monotonic() - began), "RL seconds": round(control.rl_seconds),
-           "control steps": control.steps, "control seconds": round(control.seconds),
+    row = {"seed": seed, "seconds": round(time.monotonic() - began), "RL seconds": round(control.rl_seconds, 2),
+           "control steps": control.steps, "control seconds": round(control.seconds, 2),
            "control validated": dict(control.validated), **_measured(found)}  # fmt: skip
     gain = row["gain over the control"]
     print(f"seed {seed}: {row['warm start']['sampled']:.3f}, control {row['warm start continued']['sampled']:.3f}, tuned "
