@@ -203,7 +203,7 @@ def test_the_services_own_client_reads_answers_streams_and_errors() -> None:
 
 
 def test_an_agent_with_the_sdks_decorator_learns_pointer_chase(tmp_path: Path) -> None:
-    """From a warm start at 0.36; only the endpoint is not AWS's. The recipe's own world and reward are left out."""
+    """From a warm start at 0.15; only the endpoint is not AWS's. The recipe's own world and reward are left out."""
     for file in RECIPE.parent.glob("*.py"):
         (tmp_path / file.name).write_text(file.read_text())
     before, _, rest = RECIPE.read_text().partition("[environment]")
