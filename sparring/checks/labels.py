@@ -59,7 +59,7 @@ async def labels(subject: Subject) -> Iterable[Finding]:
     counts and sums of listed rows are the answer only without the rows at one end of what was asked for; and where labels of
     tasks with just the number of a limit that the prompt names (`more than 500`, `at least 18`) are those of the other side.
     Where nothing of this is so, a warning where one value (a result, a count, a sum, two numbers added, subtracted or multiplied)
-    is the reference answer in three of four tasks, and nothing that can be seen tells the others apart. Compute tool and
+    is the reference answer in three of four tasks, and no visible feature separates the others. Compute tool and
     reference answer by one rule, the one that the prompt states.
     """
     golds = await golds_of(subject)
@@ -172,7 +172,7 @@ def _unit(ratio: float) -> float | None:
 
 
 def _is_another_question(same: Sequence[Seen], rest: Sequence[Seen]) -> bool:
-    """Whether a word of the prompt tells these tasks apart, so that they may ask for something else."""
+    """Whether a word of the prompt separates these tasks from the others, so that they may ask for something else."""
     common = frozenset.intersection(*(one.read.words for one in rest)) - frozenset.union(
         *(one.read.words for one in same)
     )

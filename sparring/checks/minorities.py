@@ -45,10 +45,10 @@ def few_that_differ(golds: Golds, reads: Sequence[Read]) -> Iterator[Finding]:
             rule="data.labels",
             severity=Severity.WARNING,
             symptom=f"{name} is {what} in {len(same)} of {len(same) + len(others)} tasks and not in the other {len(others)}, "
-            f"which nothing tells apart: {shown[0][name]!r} for {labels[others[0]]!r} in task {others[0]}.",
+            f"which no visible feature separates: {shown[0][name]!r} for {labels[others[0]]!r} in task {others[0]}.",
             evidence={"part": part, "value": name, "others": shown},
             change="Correct these reference answers, or let the prompt or a tool show what they follow from.",
-            confirm="The value is the reference answer in every task, or something visible tells the others apart.",
+            confirm="The value is the reference answer in every task, or a visible feature separates the others.",
         )
 
 

@@ -24,7 +24,7 @@ from sparring.evaluation.limits import JUMPS, Seen, common_part, limits_of, plan
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
-NOBODY = ("no trained policy",)
+NO_TRAINED_POLICY = ("no trained policy",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Claim:
     def headline(self) -> str:
         if not self.scope:
             return "Nothing was evaluated, so it is not known whether it got better."
-        if self.scope == NOBODY:
+        if self.scope == NO_TRAINED_POLICY:
             return "No trained policy was evaluated, so nothing is claimed."
         told = "; ".join(self._clauses()) or "not compared with any control"
         return f"{', '.join(self.scope)}: {told}."
@@ -126,7 +126,7 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
     name = "tuned" if any(one.name == "tuned" for one in evaluations) else evaluations[-1].name
     rows = [one for one in evaluations if one.name == name]
     if name in CONTROLS or rows[0].policy_version is None:
-        return Claim(scope=NOBODY)
+        return Claim(scope=NO_TRAINED_POLICY)
     # Play at the highest temperature leads: choices count there, and a greedy score is compared beside it.
     tuned = max(rows, key=lambda one: one.temperature or 0.0)
     controls = [one for one in evaluations if one.name != name and not one.name.startswith(("@", "openai:"))]
