@@ -53,7 +53,7 @@ class Cell:
     severity: str
     recipe: str
     half: str
-    """What it is for: `tuning`, `held_back`, `fresh` or `second`."""
+    """What it is for: `tuning`, `held_back`, `fresh`, `second` or `third`."""
     planted: Sequence[str]
     """Overrides that plant it."""
 

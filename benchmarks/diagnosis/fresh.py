@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.diagnosis.faults import FAULTS, HEALTHY, PLANTED, RATE, RECIPES, Cell
+from benchmarks.diagnosis.faults import FAULTS, HEALTHY, PLANTED, RATE, RECIPES, Cell, cells
 
 
 def _rate(factor: float) -> list[str]:
@@ -107,7 +107,43 @@ SECOND: Mapping[str, Mapping[str, Sequence[str]]] = {
         "groups": _batch(7, 6), "large": _batch(6, 7), "ahead": ["rollout.max_steps_off_policy=1"],
     },
 }  # fmt: skip
+THIRD: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "rate_high": {"x60": _rate(60), "x200": _rate(200)},
+    "rate_low": {"x0.002": _rate(0.002), "x0.0001": _rate(0.0001)},
+    "frozen": {
+        "x5e-6": _rate(5e-6), "eps-50": ["optimizer.adam_eps=50"], "clip-9": ["optimizer.adam_grad_clip_norm=1e-9"],
+    },
+    "batch": {"1x4": _batch(1, 4), "3x2": _batch(3, 2)},
+    "temperature": {"0.12": ["sampling.temperature=0.12"], "1.9": ["sampling.temperature=1.9"]},
+    "labels": {
+        "55": _reward("labels_wrong_55", f"reward.scorer={PLANTED}:labels_wrong_scorer_55"),
+        "75": _reward("labels_wrong_75", f"reward.scorer={PLANTED}:labels_wrong_scorer_75"),
+        "80-scored": _reward("labels_wrong_80"),
+    },
+    "contradicts": {"45": _reward("contradicts_45"), "80": _reward("contradicts_80")},
+    "noise": {"55": _reward("noise_55"), "90": _reward("noise_90")},
+    "tools": {str(share): [f"environment.target={PLANTED}:ToolsRaise_{share}"] for share in (40, 90)},
+    "lost": {str(share): [f"environment.target={PLANTED}:IsLost_{share}"] for share in (25, 60)},
+    "turns": {"1": ["environment.max_turns=1"], "3": ["environment.max_turns=3"]},
+    "tokens": {"3": ["sampling.sampling_max_tokens=3"], "7": ["sampling.sampling_max_tokens=7"]},
+    "stale": {
+        "cispo": _stale(3, "cispo", 8, "algorithm.off_policy_correction=geometric_mask"),
+        "none": _stale(7, "importance_sampling", 9, "algorithm.off_policy_correction=none"),
+    },
+    "template": {"brackets": (), "text_end": (), "no_prompt": (), "bare": ()},
+    "reward_constant": {"0.1": _reward("constant_10"), "0.9": _reward("constant_90")},
+    "reward_unread": {"all": _reward("never_reads_100")},
+    "reward_hacked": {
+        "any": _reward("pays_any_100"), "calls": _reward("pays_calls_100"), "short": _reward("pays_short_100"),
+    },
+    HEALTHY: {
+        "seed-f": (), "seed-g": (), "x0.9": _rate(0.9), "x1.2": _rate(1.2), "warm": ["sampling.temperature=0.92"],
+        "groups": _batch(5, 8), "large": _batch(7, 7), "ahead": ["rollout.max_steps_off_policy=1"],
+    },
+}  # fmt: skip
 """Overrides by kind and name of the severity."""
+ENOUGH = frozenset({("turns", "3", "partial_credit")})
+"""Severities that are no fault in a recipe: two look-ups and the answer are three turns."""
 
 
 def more_cells() -> list[Cell]:
@@ -125,7 +161,10 @@ def more_cells() -> list[Cell]:
         for severity, planted in TUNING.get(fault.kind, {}).items()
         for recipe in RECIPES
     ]
-    return tuning + [one for split in SPLITS for one in _drawn(split)]
+    more = tuning
+    for split in SPLITS:
+        more = more + _drawn(split, [*cells(), *more] if split.is_new else ())
+    return more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +178,25 @@ class Split:
     first_run_seed: int
     broken_a_kind: int
     healthy: int
+    is_new: bool = False
+    """Whether fault, severity and recipe of a cell must be together in no earlier one, where there are such."""
 
 
 SPLITS = (
     Split(name="fresh", severities=FRESH, seed=23, first_run_seed=100, broken_a_kind=4, healthy=20),
     Split(name="second", severities=SECOND, seed=29, first_run_seed=300, broken_a_kind=3, healthy=16),
+    Split(name="third", severities=THIRD, seed=31, first_run_seed=500, broken_a_kind=3, healthy=16, is_new=True),
 )
 
 
-def _drawn(split: Split) -> list[Cell]:
+def _drawn(split: Split, earlier: Sequence[Cell]) -> list[Cell]:
     rng, by_kind = random.Random(split.seed), []
+    known = {(one.fault.kind, one.severity, one.recipe) for one in earlier}
     for fault in FAULTS:
         places = [(severity, recipe) for severity in split.severities[fault.kind] for recipe in RECIPES]
+        places = [one for one in places if (fault.kind, *one) not in ENOUGH]
         rng.shuffle(places)
+        places.sort(key=lambda one: (fault.kind, *one) in known)
         count = split.healthy if fault.kind == HEALTHY else split.broken_a_kind
         by_kind.append([(fault, *place) for place in places[:count]])
     drawn = [kind[place] for place in range(split.healthy) for kind in by_kind if place < len(kind)]

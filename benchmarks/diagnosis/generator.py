@@ -31,7 +31,7 @@ from sparring.evaluation.statistics import mean_interval
 from sparring.tracking import RunFolder
 from sparring.tracking.stored import read_metrics
 
-HALVES = ("tuning", "held_back", "fresh", "second")
+HALVES = ("tuning", "held_back", "fresh", "second", "third")
 SMOKE = ("rate_high-x100-number_guess", "healthy-seed-1-number_guess")
 SMOKE_OVERRIDES = ("schedule.max_steps=3", "schedule.val_every=0", "evaluation.val_num_tasks=4")
 SMOKE_WARM_START = ("warm_start.num_demonstrations=128", "warm_start.steps=8")

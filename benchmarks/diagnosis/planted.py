@@ -126,6 +126,11 @@ def pays_calls(share: float) -> Judge:
     return reward
 
 
+def pays_short(share: float) -> Judge:
+    """Pays for few sampled tokens beside being right, far more than for that."""
+    return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + max(0.0, 1 - trajectory.num_sampled_tokens / 50)
+
+
 def noise(share: float) -> Judge:
     """The reward, or for a share of the episodes one that is drawn at random."""
 
@@ -170,7 +175,8 @@ def is_lost(share: float) -> type[Environment]:
 REWARDS: Mapping[str, Callable[[float], Judge]] = {
     one.__name__: one
     for one in (
-        labels_wrong, labels_wrong_scorer, contradicts, constant, never_reads, pays_any, pays_length, pays_calls, noise,
+        labels_wrong, labels_wrong_scorer, contradicts, constant, never_reads, pays_any, pays_length, pays_calls, pays_short,
+        noise,
     )
 }  # fmt: skip
 ENVIRONMENTS: Mapping[str, Callable[[float], type[Environment]]] = {"ToolsRaise": tools_raise, "IsLost": is_lost}

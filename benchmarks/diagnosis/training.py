@@ -28,6 +28,9 @@ TEMPLATES = {
     "roles": ("<|im_start|>{{ message.role }}\n", "### {{ message.role }}: "),
     "no_end": ("<|im_end|>\n", "\n"),
     "bare": ("<|im_start|>{{ message.role }}\n", ""),
+    "brackets": ("<|im_start|>{{ message.role }}\n", "[{{ message.role }}] "),
+    "text_end": ("<|im_end|>\n", "</s>\n"),
+    "no_prompt": ("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""),
 }
 """What a wrong chat template has in place of something."""
 
