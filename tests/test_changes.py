@@ -72,6 +72,20 @@ def test_another_model_tokenizer_template_or_dataset_is_named_and_refused_until_
     assert resumed(run, "schedule.max_steps=2") == 2
 
 
+def test_a_template_that_contradicts_itself_is_told_at_the_beginning_and_is_on_record(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert manifest(run)["template_problem"] is None
+    code = (run / "recipe" / "tiny.py").read_text()
+    begins = "{% if add_generation_prompt %}"
+    (run / "recipe" / "tiny.py").write_text(code.replace(begins, begins.replace("add_generation_prompt", "false")))
+    assert resumed(run, "schedule.max_steps=2", allow=("template", "recipe")) == 2
+    assert (
+        "the chat template contradicts itself: it asks for an answer with no special token" in capsys.readouterr().err
+    )
+    assert "no special token" in manifest(run)["template_problem"]
+
+
 def test_settings_that_are_given_are_changed_and_those_that_are_left_out_again_are_asked_for(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 
 from sparring.build.run import Parts
+from sparring.chat import inconsistency
 from sparring.config import Config
 from sparring.errors import UsageError
 from sparring.tracking import RunFolder
@@ -68,7 +69,13 @@ def compared(
     folder.record_training(now, different)
     bits = {key: values for key, values in different.items() if key.startswith(_BITS)}
     rest = {key: values for key, values in different.items() if key not in bits}
+    problem = now["template_problem"]
     return [
+        *(
+            [f"the chat template contradicts itself: {problem}. Give the model the one it was trained with."]
+            if problem
+            else []
+        ),
         *([f"the run goes on with changes: {_said(rest)}."] if rest else []),
         *([f"{_said(bits)}: the run goes on, but not bit for bit as it would have."] if bits else []),
     ]
@@ -86,7 +93,8 @@ def check_parts(named: Collection[str]) -> None:
 
 
 def made_of(parts: Parts, folder: RunFolder, config: Config) -> dict[str, Json]:
-    """What goes into the manifest when a training begins: `versions`, `hardware`, `config`, and hashes as `contents`.
+    """What goes into the manifest when a training begins: `versions`, `hardware`, `config`, hashes as `contents`, and
+    what is wrong with the chat template as `template_problem`.
 
     Of the weights it is the content as loaded, a second or two a gigabyte; of the tokenizer, the text of every id and how it
     encodes a few texts; of the data, the tasks in their order.
@@ -106,7 +114,9 @@ def made_of(parts: Parts, folder: RunFolder, config: Config) -> dict[str, Json]:
         "files": {name: digest for name, digest in files.items() if _is_code(name)},
         _OTHER_FILES: {name: digest for name, digest in files.items() if not _is_code(name)},
     }
-    return {**found, "config": config.model_dump(mode="json"), "contents": contents}
+    return {
+        **found, "config": config.model_dump(mode="json"), "contents": contents, "template_problem": inconsistency(tokenizer),
+    }  # fmt: skip
 
 
 def changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:

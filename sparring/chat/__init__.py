@@ -2,7 +2,15 @@
 
 from sparring.chat.byte_tokenizer import ByteTokenizer
 from sparring.chat.choice import create_chat
-from sparring.chat.template import TemplateChat, Tokenizer
+from sparring.chat.template import TemplateChat, Tokenizer, inconsistency
 from sparring.chat.tool_calls import parse_assistant, render_assistant
 
-__all__ = ["ByteTokenizer", "TemplateChat", "Tokenizer", "create_chat", "parse_assistant", "render_assistant"]
+__all__ = [
+    "ByteTokenizer",
+    "TemplateChat",
+    "Tokenizer",
+    "create_chat",
+    "inconsistency",
+    "parse_assistant",
+    "render_assistant",
+]

@@ -39,6 +39,37 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> Any: ...
 
 
+def inconsistency(tokenizer: Tokenizer) -> str | None:
+    """How the chat template contradicts itself, None if it does not: it asks for an answer with another special token than it
+    begins a given answer with, so that one of the two is not what the model was trained on."""
+    question = {"role": "user", "content": "question"}
+    renderings = (
+        ([question], False),
+        ([question], True),
+        ([question, {"role": "assistant", "content": _ANSWER}], False),
+    )
+    try:
+        closed, asked, given = (
+            str(tokenizer.apply_chat_template(messages, add_generation_prompt=is_asked, tokenize=False))
+            for messages, is_asked in renderings
+        )
+    except Exception:  # noqa: BLE001 (templates refuse messages by raising whatever they like)
+        return None
+    if _ANSWER not in given:
+        return None
+    known = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    before, *both = (
+        [one for one in tokenizer.encode(text, add_special_tokens=False) if one in known]
+        for text in (closed, asked, given.partition(_ANSWER)[0])
+    )
+    # Of the special tokens of an answer's beginning the first: what comes after those of the question.
+    begins = [tokenizer.decode(markers[len(before) :][:1], skip_special_tokens=False) for markers in both]
+    if begins[0] == begins[1]:
+        return None
+    shown = [repr(one) if one else "no special token" for one in begins]
+    return f"it asks for an answer with {shown[0]} and begins an answer in the conversation with {shown[1]}"
+
+
 @final
 class TemplateChat:
     """Implements `protocols.Chat` with the tokenizer's own template.

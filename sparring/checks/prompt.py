@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparring.chat import inconsistency
 from sparring.checks.answers import ANSWER_TAGS, AnswerForm, as_object, tagged, text_of
 from sparring.checks.episodes import Episode, clipped, episodes_of, judged
 from sparring.checks.golds import Gold, Golds, golds_of
@@ -329,7 +330,7 @@ async def tools(subject: Subject) -> Iterable[Finding]:
 @check("prompt.round_trip", needs=("model",))
 async def round_trip(subject: Subject) -> Iterable[Finding]:
     """What the expert says survives this model's template: written as tokens and read back it is the same, and nothing of the
-    prompt is dropped.
+    prompt is dropped, and an answer begins as the template asks for one.
 
     Where it is not, demonstrations teach one thing and episodes are judged by another. Choose a model whose template knows
     tools and system messages, or set describe_tools = "prompt".
@@ -338,7 +339,9 @@ async def round_trip(subject: Subject) -> Iterable[Finding]:
     assert chat is not None, "the rule needs the model"
     cls = subject.environment_class
     offered = () if cls is None else cls.offered_tools()
-    lost: list[dict[str, Json]] = []
+    assert subject.parts is not None
+    problem = inconsistency(subject.parts.policy.tokenizer)
+    lost: list[dict[str, Json]] = [] if problem is None else [{"problem": problem}]
     for one in (await episodes_of(subject, EXPERT))[:3]:
         lost += _dropped(chat, one, offered)
         played = [index for index, message in enumerate(one.trajectory.messages) if message.get("role") == "assistant"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sparring.chat import ByteTokenizer, TemplateChat, create_chat
+from sparring.chat import ByteTokenizer, TemplateChat, create_chat, inconsistency
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
 
@@ -83,6 +83,43 @@ def sampled(template: str, answer: str) -> tuple[int, ...]:
     """Ids as a policy might sample them: the answer's, then the stop id."""
     encoded = chat(template)._tokenizer.encode(answer, add_special_tokens=False)
     return (*encoded, *chat(template).stop_ids)
+
+
+HEADER, ASKED = (
+    "'<|im_start|>' + message['role'] + '\n' + ",
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+)
+ASKS_WITH = "it asks for an answer with '<|im_start|>' and begins an answer in the conversation with no special token"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (CHATML, None), (WITH_TOOLS, None), (FORGETS_REASONING, None), (STRICT_ROLES, None),
+        # The prompt begins the reasoning, which a given answer has no longer; and only the user's turns are marked.
+        (CHATML.replace("assistant\n", "assistant\n<think>\n"), None),
+        ("{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' }}{{ m.content }}<|im_end|>{% endfor %}", None),
+        (CHATML.replace(HEADER, ""), ASKS_WITH),
+        (CHATML.replace(HEADER, "'[' + message['role'] + '] ' + "), ASKS_WITH),
+        (
+            CHATML.replace(ASKED, ""),
+            "it asks for an answer with no special token and begins an answer in the conversation with '<|im_start|>'",
+        ),
+        ("{{ raise_exception('not now') }}", None),
+    ],
+)  # fmt: skip
+def test_a_template_that_asks_for_answers_otherwise_than_it_shows_them_contradicts_itself(
+    template: str, problem: str | None
+) -> None:
+    assert HEADER in CHATML
+    assert ASKED in CHATML
+    tokenizer = chat(CHATML)._tokenizer
+    tokenizer.chat_template, own = template, tokenizer.chat_template  # type: ignore[misc]
+    try:
+        assert inconsistency(tokenizer) == problem
+    finally:
+        tokenizer.chat_template = own  # type: ignore[misc]
+    assert inconsistency(ByteTokenizer()) is None
 
 
 def test_the_template_keeps_its_own_system_prompt() -> None:

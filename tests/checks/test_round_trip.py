@@ -19,8 +19,8 @@ from sparring.types import Message, ToolSchema
 RECIPE = Path(__file__).parent / "clean" / "parcel_desk" / "recipe.toml"
 
 
-def found(chat: Chat) -> list[Finding]:
-    parts: Any = SimpleNamespace(chat=chat)
+def found(chat: Chat, tokenizer: ByteTokenizer | None = None) -> list[Finding]:
+    parts: Any = SimpleNamespace(chat=chat, policy=SimpleNamespace(tokenizer=tokenizer or ByteTokenizer()))
     subject = Subject(load_config(RECIPE), RECIPE, parts=parts)
     return list(asyncio.run(CHECKS["prompt.round_trip"].rule(subject)))  # type: ignore[arg-type]
 
@@ -59,3 +59,16 @@ def test_a_call_that_is_not_read_back_is_found() -> None:
     (one,) = found(Forgetful(drops="calls"))
     assert "a message is read back changed" in one.symptom
     assert one.evidence["lost"][0]["said"]["calls"] != one.evidence["lost"][0]["read"]["calls"] == []
+
+
+class Headless(ByteTokenizer):
+    """Begins an answer in the conversation with nothing, as it does not when it asks for one."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        text = super().apply_chat_template(conversation, **options)
+        return text if options.get("add_generation_prompt") else text.replace("<|im_start|>assistant\n", "")
+
+
+def test_a_template_that_contradicts_itself_is_found() -> None:
+    (one,) = found(TemplateChat(ByteTokenizer()), Headless())
+    assert "begins an answer in the conversation with no special token" in one.symptom
