@@ -26,6 +26,8 @@ FIRST_STEPS = 2
 """Which play the policy as it came, or nearly so."""
 MOST_TOKENS = 8192
 """Of a turn, that MTRL allows."""
+FEWEST_TURNS, FEWEST_TOKENS = 4, 32
+"""Of an episode and of a turn, below which no limit is proposed: hardly a call with its answer fits into less."""
 FEWEST = 24
 """Late episodes that a share is taken over."""
 MOST_TOOL_ERRORS, BROKEN_TOOLS = 0.15, 0.5
@@ -156,11 +158,8 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
     limit = observed.config.sampling.sampling_max_tokens
     if not _exceeds(share, observed.late, MOST_CUT):
         return
-    settings = (
-        possible(observed.config, {"sampling.sampling_max_tokens": min(2 * limit, MOST_TOKENS)})
-        if limit < MOST_TOKENS
-        else {}
-    )
+    enough = min(max(2 * limit, FEWEST_TOKENS), MOST_TOKENS)
+    settings = possible(observed.config, {"sampling.sampling_max_tokens": enough}) if limit < MOST_TOKENS else {}
     yield Finding(
         rule="budgets.turn_tokens_in_training",
         severity=Severity.ERROR if _is_hopeless(observed, share) else Severity.WARNING,
@@ -171,8 +170,9 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
             "success_of_cut": round(fmean(observed.succeeds(one.digest) for one in cut), 4),
             "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
         },
-        change="Double the tokens of a turn." if settings else "Ask for shorter turns in the prompt: the limit is as high as "
-        "it goes.",
+        change=f"Raise the tokens of a turn, to {enough}."
+        if settings
+        else "Ask for shorter turns in the prompt: the limit is as high as it goes.",
         confirm="Less than 5 % of the episodes are cut (rollout/truncated_turns falls).",
         step=observed.history.last_step,
         trajectories=named(cut),
@@ -184,9 +184,9 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
 @symptom("budgets.turns_in_training")
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
     """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles; or the first ones
-    did, and right episodes still need every turn: the policy has learned to answer before it knows. Proposed are twice as many:
-    what the others need is not seen, since they were cut. An error where most are cut, none is right and they do not repeat
-    themselves."""
+    did, and right episodes still need every turn: the policy has learned to answer before it knows. Proposed are twice as many,
+    four at least: what the others need is not seen, since they were cut. An error where most are cut, none is right and they do
+    not repeat themselves."""
     limit = _max_turns(observed)
     if len(observed.late) < FEWEST or limit is None:
         return
@@ -204,6 +204,7 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
     loops, _ = _share(observed.late, lambda digest: _repeats(digest) >= LOOP)
     is_hopeless = when == "last" and loops < MANY and _is_hopeless(observed, share)
     section = "agent" if observed.config.agent.is_foreign else "environment"
+    enough = max(2 * limit, FEWEST_TURNS)
     yield Finding(
         rule="budgets.turns_in_training",
         severity=Severity.ERROR if is_hopeless else Severity.WARNING,
@@ -213,11 +214,11 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
             "steps": steps, "share": round(share, 4), "max_turns": limit, "turns_of_right_episodes": usual,
             "success": round(observed.success, 4), "examples": shown(out),
         },
-        change=f"Double max_turns, to {2 * limit}.",
+        change=f"Raise max_turns, to {enough}.",
         confirm="Less than 10 % of the episodes end as max_turns.",
         step=observed.history.last_step,
         trajectories=named(out),
-        settings=possible(observed.config, {f"{section}.max_turns": 2 * limit}),
+        settings=possible(observed.config, {f"{section}.max_turns": enough}),
         confirm_after=JUDGE_AFTER,
     )  # fmt: skip
 

@@ -23,10 +23,27 @@ UNSURE = 0.3
 
 @symptom("format.template")
 def template(observed: Observed) -> Iterable[Finding]:
-    """From the first step on three tenths of the turns are calls that cannot be read though they were not cut, or have no end
-    while the policy is unsure of each token, and hardly an episode is right, and few are now; or the chat template does not
-    continue three tenths of the turns as they were sampled. Then it, or the format that the prompt asks for, is not the one that
-    the policy learned."""
+    """The chat template contradicts itself (an error, however well the run learns); or, from the first step on, three tenths of
+    the turns are calls that cannot be read though they were not cut, or have no end while the policy is unsure of each token, and
+    hardly an episode is right, and few are now; or the chat template does not continue three tenths of the turns as they were
+    sampled. Then it, or the format that the prompt asks for, is not the one that the policy learned."""
+    if observed.template_problem is not None:
+        yield Finding(
+            rule="format.template",
+            severity=Severity.ERROR,
+            symptom=f"the chat template contradicts itself: {observed.template_problem}.",
+            evidence={
+                "steps": observed.late_steps,
+                "problem": observed.template_problem,
+                "model": observed.config.model.name,
+            },
+            change="Give the model the chat template that it was trained with, and train anew: what was learned with another is "
+            "lost once the right one is used.",
+            confirm="The training begins without a warning about the chat template.",
+            step=observed.history.last_step,
+            confirm_after=1,
+        )
+        return
     first = observed.trained[:FIRST_STEPS]
     played = [Episode((one.step, digest.task_id), digest) for one in first for digest in one.train]
     if len(first) < FIRST_STEPS or not played or observed.is_solved or observed.config.sampling.temperature >= HOT:

@@ -61,6 +61,8 @@ class Observed:
     progress: Progress | None = None
     """None of a run that has ended."""
     lineage: Lineage | None = None
+    template_problem: str | None = None
+    """How the chat template contradicts itself, as the manifest has it."""
 
     @cached_property
     def trained(self) -> Sequence[StepRecord]:

@@ -40,6 +40,7 @@ def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: b
         said=tuple(_said(run / "findings.jsonl")),
         attempts=count_attempts(run / "ledger.sqlite"),
         progress=_progress(folder, clock),
+        template_problem=folder.manifest().get("template_problem"),
     )
     # Nothing is tried again here, so that detectors go by what trials have confirmed.
     observed.history.said += observed.said

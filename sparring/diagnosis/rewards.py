@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from sparring.detectors.evidence import FEWEST_EPISODES, Episode, latest, named, shown, steps_of
-from sparring.diagnosis.course import JUDGE_AFTER
+from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
@@ -25,7 +25,8 @@ are not equally hard tasks."""
 LABEL_STEPS = 10
 """Over which groups without a right episode are counted: in five steps too few are played."""
 ALIKE = 0.8
-"""Times what right groups show, that those without a right episode must show of agreement and turns to be played as these are."""
+"""Times what right groups show, that those without a right episode must show of agreement and turns, and may show the other way
+round of turns, to be played as these are."""
 
 
 @symptom("reward.constant")
@@ -138,15 +139,18 @@ def labels(observed: Observed) -> Iterable[Finding]:
         return
     right = fmean(observed.succeeds(one.digest) for members in others for one in members)
     ended = fmean(one.digest.outcome is Outcome.FINISHED for members in never for one in members)
-    agree, usually = (fmean(map(_agreement, part)) for part in (never, others))
+    agreements = [_agreement(members) for members in never]
+    agree, usually = fmean(agreements), fmean(map(_agreement, others))
+    # As much as these groups may agree: a few of them say little.
+    at_most = agree + LIKELY * stdev(agreements) / math.sqrt(len(never))
     turns, needed = (fmean(one.digest.num_turns for members in part for one in members) for part in (never, others))
     size = min(len(never), len(others))
     different, usual = (_variety(map(_answer, part), size) for part in (never, others))
     if (
         right < OTHERS_RIGHT
         or ended < 0.9
-        or agree < ALIKE * usually
-        or turns < ALIKE * needed
+        or at_most < ALIKE * usually
+        or not ALIKE <= turns / needed <= 1 / ALIKE
         or different < max(ALIKE * usual, size / 4)
     ):
         return

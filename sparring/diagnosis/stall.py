@@ -221,8 +221,10 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
 def collapse(observed: Observed) -> Iterable[Finding]:
     """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
     when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
-    the learning rate. Where the tools are broken, it is not the policy that fell."""
-    if any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.said):
+    the learning rate. Where the tools are broken, it is not the policy that fell; where a step plays a few episodes, its reward
+    is that of its tasks."""
+    is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.said)
+    if is_broken or any(one.rule == "batch.too_small" for one in observed.said):
         return
     values = observed.series("rollout/reward/mean")
     lowest = observed.series("rollout/reward/min")

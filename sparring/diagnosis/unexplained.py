@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -21,6 +22,10 @@ FEWEST_MEMBERS = 4
 DECIDES = 0.9
 """Of the answers of groups that are right in part, that are always right or always wrong: then the answer is what is graded."""
 MOST_RANK = 128
+NO_RISE = 1.0
+"""Standard errors of training and validation taken together, below which success has not risen."""
+MOSTLY_WRONG = 0.5
+"""Share of the episodes that are right, below which one expects it to rise."""
 
 
 @symptom("tasks.surer_not_right")
@@ -109,6 +114,75 @@ def capacity(observed: Observed) -> Iterable[Finding]:
         settings=settings,
         confirm_after=50,
     )  # fmt: skip
+
+
+@symptom("stall.no_progress")
+def no_progress(observed: Observed) -> Iterable[Finding]:
+    """Most episodes are wrong and success does not rise, or it falls, in training and validation taken together, and nothing else
+    is said of the run. The cause is not known then; what is shown is where to look for it, labels and rewards first."""
+    name = "rollout/score/mean" if observed.series("rollout/score/mean") else "rollout/reward/mean"
+    values = observed.series(name)
+    rise = thirds(values)
+    if len(values) < STALL_STEPS or rise is None or observed.is_solved:
+        return
+    if any(one.severity is not Severity.NOTE for one in observed.said):
+        return
+    rises = [rise.value / max(rise.error, 1e-9)]
+    validated = [one.metrics.get("val/score/mean", one.metrics["val/reward/mean"]) for one in observed.validations]
+    if len(validated) > 1 and observed.validations[-1].step == observed.trained[-1].step:
+        prompts = [max(1.0, one.metrics.get("val/reward/num_prompts", 1.0)) for one in observed.validations]
+        errors = [max(0.01, one * (1 - one)) / count for one, count in zip(validated, prompts, strict=True)]
+        rises.append((validated[-1] - validated[0]) / math.sqrt(max(1e-9, errors[0] + errors[-1])))
+    together = sum(rises) / math.sqrt(len(rises))
+    if len(rises) == 1 and len(values) < 2 * STALL_STEPS:
+        return  # a few steps that nothing validates go up and down too much
+    falls = together <= -LIKELY
+    if not falls and (together >= NO_RISE or observed.success >= MOSTLY_WRONG):
+        return
+    third = len(values) // 3
+    ends = [fmean(values[:third]), fmean(values[-third:])]
+    groups = [group for step in _groups_by_step(observed)[-third:] for group in step]
+    settled = [group for group in groups if _agreement_on_wrong(observed, group) >= SETTLED]
+    wrong = [one for group in settled or groups for one in group if not observed.succeeds(one.digest)]
+    same, differently = _paid_differently(groups)
+    yield Finding(
+        rule="stall.no_progress",
+        severity=Severity.WARNING,
+        symptom=f"success {'has fallen' if falls else 'has not risen'} in {len(values)} steps ({ends[0]:.2f} in the first third, "
+        f"{ends[1]:.2f} in the last"
+        + (f"; in validation {validated[0]:.2f}, then {validated[-1]:.2f}" if len(validated) > 1 else "")
+        + "), and no cause is seen.",
+        evidence={
+            "steps": [observed.trained[0].step, observed.trained[-1].step], name: [round(one, 4) for one in ends],
+            "validation": [round(one, 4) for one in validated], "standard_errors": [round(one, 2) for one in rises],
+            "agreed_wrong_answers": [
+                [group[0].digest.task_id, Counter(one.digest.answer for one in group).most_common(1)[0][0][:100]]
+                for group in settled[:10]
+            ],
+            "equal_episodes": same, "of_these_paid_differently": differently, "examples": shown(wrong),
+        },
+        change="Look for the cause in this order: compare the reference answers with what the episodes of a task agree on "
+        f"(agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); see why equal episodes of a task earn other "
+        f"rewards ({differently} of {same} do); hold the reward against the scorer in the episodes named here; then see whether "
+        "prompt and tools say enough to find the answer.",
+        confirm="The reward rises above its level.",
+        step=observed.history.last_step,
+        trajectories=named(wrong),
+        confirm_after=JUDGE_AFTER,
+    )  # fmt: skip
+
+
+def _paid_differently(groups: Iterable[Sequence[Episode]]) -> tuple[int, int]:
+    """How many episodes said and did what another of their group did, and how many of these earn what not all of them earn."""
+    same = differently = 0
+    for group in groups:
+        alike: dict[object, list[float]] = defaultdict(list)
+        for one in group:
+            alike[one.digest.said, one.digest.calls].append(one.digest.reward)
+        several = [rewards for rewards in alike.values() if len(rewards) > 1]
+        same += sum(map(len, several))
+        differently += sum(len(rewards) for rewards in several if len(set(rewards)) > 1)
+    return same, differently
 
 
 def _is_alone(observed: Observed) -> bool:

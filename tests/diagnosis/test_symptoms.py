@@ -177,6 +177,7 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         run(lambda step, task: 0.3 if step < 5 else 0.6, steps=40, **ALREADY), {"model.lora_rank", "model.lora_alpha"},
         Severity.WARNING,
     ),
+    "stall.no_progress": (run(rises(0.24, 0.18, 14), steps=14, validations={0: 0.2, 14: 0.2}), set(), Severity.WARNING),
     "signal.valid_below_mean": (
         run(
             lambda step, task: 0.5 if step < 7 else 1.0 if task % 2 else 0.4, steps=30, num_tasks=10_000,
@@ -274,6 +275,7 @@ HEALTHY: dict[str, Observed] = {
     # The same answers, of a policy that gets better.
     "tasks.surer_not_right": run(rises(0.02, 0.6), change=settles),
     "stall.capacity": run(lambda step, task: 0.3 if step < 5 else 0.97, steps=40, **ALREADY),
+    "stall.no_progress": run(rises(0.2, 0.5, 14), steps=14, validations={0: 0.2, 14: 0.4}),
     "signal.valid_below_mean": run(
         lambda step, task: (0.5 if step < 7 else 1.0) if task % 2 else min(1.0, 0.1 + step / 26), steps=24, num_tasks=10_000
     ),

@@ -20,6 +20,10 @@ CUT = "budgets.turn_tokens_in_training"
 OUT_OF_TURNS = "budgets.turns_in_training"
 
 
+SAME = rises(0.24, 0.18, 14)
+"""A success that does not rise, whatever the draw."""
+
+
 def of(digest: Digest, member: int) -> bool:
     """Whether it is this member of its group."""
     return digest.id.endswith(f"/{member}.0")
@@ -109,6 +113,90 @@ def test_hard_tasks_that_end_in_the_same_few_guesses_are_not_wrong_references() 
 
     assert "tasks.labels" in said(run(0.8, change=labels(lambda digest: f"ans {number(digest)}")))
     assert "tasks.labels" not in said(run(0.8, change=labels(lambda digest: f"ans {number(digest) % 32}")))
+
+
+def test_episodes_that_agree_a_little_less_where_nothing_is_right_may_have_wrong_references_all_the_same() -> None:
+    def labels(agree: int, turns: int) -> Callable[[Digest, int], Digest]:
+        """Every other task is never right; so many of its six episodes agree in three of four groups, and all of them in the
+        fourth. Others agree where they are right, five of six on average."""
+
+        def change(digest: Digest, step: int) -> Digest:
+            if number(digest) % 2 == 0:
+                said = f"ans {number(digest)}" if digest.reward else f"ans {digest.id}"
+                return replace(digest, answer=said, said=(said,))
+            is_common = int(digest.id[-3]) < agree or number(digest) % 8 == 1
+            said = f"ans {number(digest)}" if is_common else f"ans {digest.id}"
+            return replace(digest, answer=said, said=(said,), reward=0.0, score=0.0, num_turns=turns)
+
+        return change
+
+    # On average 0.63 of a group, 0.69 by two standard errors; four fifths of what the others agree is 0.65.
+    assert "tasks.labels" in said(run(0.75, change=labels(3, turns=2)))
+    assert "tasks.labels" not in said(run(0.75, change=labels(2, turns=2)))
+    # With twice the turns of the others, or half, they are played otherwise.
+    assert "tasks.labels" not in said(run(0.75, change=labels(5, turns=4)))
+    assert "tasks.labels" not in said(run(0.75, change=labels(5, turns=1)))
+
+
+def test_a_run_without_progress_of_which_nothing_else_is_said_is_never_called_fine() -> None:
+    flat = {"steps": 14, "validations": {0: 0.2, 14: 0.2}}
+    first = diagnosed("runs/x", run(SAME, **flat)).first
+    assert first is not None
+    assert first.rule == "stall.no_progress"
+    assert "reference answers" in first.change
+    # Nothing validates it yet; it was validated some steps ago; it is mostly right; or another rule has something to say.
+    assert first_rule(run(SAME, steps=14)) == (None, {})
+    assert first_rule(run(SAME, steps=14, validations={0: 0.2, 11: 0.2})) == (None, {})
+    assert first_rule(run(0.6, steps=14, validations={0: 0.6, 14: 0.6})) == (None, {})
+    assert "stall.no_progress" not in said(
+        run(SAME, **flat, change=lambda one, step: replace(one, num_cut=int(of(one, 0))))
+    )
+
+
+def test_a_success_that_falls_is_named_though_most_episodes_are_right() -> None:
+    found = said(run(rises(0.85, 0.6, 14), steps=14, validations={0: 0.85, 14: 0.6}))
+    assert found["stall.no_progress"].symptom.startswith("success has fallen in 14 steps")
+
+
+def test_equal_episodes_that_earn_other_rewards_are_counted() -> None:
+    # Of six episodes of a task all say and do the same; they are drawn to be right or wrong.
+    found = said(run(SAME, steps=14, validations={0: 0.2, 14: 0.2}))["stall.no_progress"]
+    assert found.evidence["equal_episodes"] == 4 * 8 * 6
+    assert 0.5 < found.evidence["of_these_paid_differently"] / (4 * 8 * 6) < 0.95
+
+
+def test_a_template_that_contradicts_itself_is_named_in_a_run_that_learns_all_the_same() -> None:
+    learns = rises(0.3, 1.0, 10)
+    assert diagnosed("runs/x", run(learns)).state == "solved"
+    first = diagnosed(
+        "runs/x", run(learns, template_problem="it asks for an answer with '<a>' and begins none so")
+    ).first
+    assert first is not None
+    assert (first.rule, first.severity) == ("format.template", Severity.ERROR)
+    assert "'<a>'" in first.symptom
+
+
+def test_what_a_step_of_a_few_episodes_earns_is_no_collapse() -> None:
+    falls = {"rollout/reward/min": 0.0, "analysis/batch_valid_ratio": 0.5}
+
+    def observed(*more: str):
+        return run(metrics=lambda step: {**falls, "rollout/reward/mean": 0.6 if step < 8 else 0.0}, more=more)
+
+    assert first_rule(observed())[0] == "stall.collapse"
+    rule, settings = first_rule(observed("batch.global_batch_size=1"))
+    assert (rule, set(settings)) == ("batch.too_small", {"batch.global_batch_size"})
+
+
+@pytest.mark.parametrize(("limit", "proposed"), [(1, 4), (2, 4), (3, 6)])
+def test_no_budget_is_proposed_that_hardly_a_call_fits_into(limit: int, proposed: int) -> None:
+    def out(digest: Digest, step: int) -> Digest:
+        return replace(digest, outcome=Outcome.MAX_TURNS, reward=0.0, score=0.0, num_turns=limit, calls=())
+
+    assert first_rule(run(change=out, more=[f"environment.max_turns={limit}"])) == (
+        OUT_OF_TURNS, {"environment.max_turns": proposed},
+    )  # fmt: skip
+    cut = run(change=lambda one, step: replace(one, num_cut=1), more=[f"sampling.sampling_max_tokens={8 * limit}"])
+    assert said(cut)[CUT].settings == {"sampling.sampling_max_tokens": max(32, 16 * limit)}
 
 
 def test_hot_sampling_is_seen_by_all_validations_where_the_first_is_too_few_tasks() -> None:
