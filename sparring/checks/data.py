@@ -12,11 +12,12 @@ from pathlib import Path
 from statistics import median
 
 from sparring.checks.answers import as_object, canonical, text_of
+from sparring.checks.calls import players
 from sparring.checks.episodes import clipped
 from sparring.checks.golds import golds_of
 from sparring.checks.registry import check
 from sparring.checks.similarity import near_pairs, normalized
-from sparring.checks.subject import Subject
+from sparring.checks.subject import Subject, transcript
 from sparring.data import read_tasks
 from sparring.environments.base import opened, reset
 from sparring.errors import SparringError
@@ -31,6 +32,8 @@ IDENTIFIES = 0.9
 """Share of different prompts among the training tasks, from which a prompt alone tells a task; below, its fields tell it."""
 ALIKE = 0.1
 """Share of different tasks, by prompt and fields, up to which their seeds tell them apart: a game, say."""
+NUM_SEEDS = 4
+"""Under which the same actions are played, to see whether a seed changes anything."""
 MANY_DUPLICATES = 0.01
 RESET_SECONDS = 3.0
 NUM_SHOWN = 5
@@ -87,13 +90,15 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also trained on, word for word or nearly.
 
     Prompts are compared without case, punctuation and fillers, and by the words that only they have, so that the tasks of one
-    template that name different things are different. Tasks that differ by their seed alone, as of a game, are compared by it.
+    template that name different things are different. Tasks that differ by their seed alone, as of a game, are compared by it;
+    a warning where the same actions give the same conversation under several of their seeds, since they are one task then.
     Split by what must not be known (customer, item, document), not by row.
     """
     everything = placed(subject)
     train = [one for one in everything if one.split == "train"]
     if _told_by_seed(subject):
-        return _contaminated(_same_seeds(everything), Counter(one.split for one in everything), "the same as")
+        sizes = Counter(one.split for one in everything)
+        return [*_contaminated(_same_seeds(everything), sizes, "the same as"), *await _one_world(subject, sizes)]
     by_prompt = len({normalized(prompt_text(one.task)) for one in train}) >= IDENTIFIES * len(train)
     known = {_identity(one.task, by_prompt): one for one in reversed(train)}
     exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
@@ -235,14 +240,39 @@ def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Pl
     return found
 
 
+async def _one_world(subject: Subject, sizes: Mapping[str, int]) -> list[Finding]:
+    """Seeds that change nothing, where seeds shall tell tasks apart."""
+    first, *others = subject.sample[:NUM_SEEDS]
+    evaluated = {split: sizes[split] for split in EVALUATED if sizes[split]}
+    if not others or not evaluated:
+        return []
+    for policy in await players(subject, first):
+        played = [await subject.episode(task, policy) for task in (first, *others)]
+        if len({tuple(transcript(one.messages)) for one in played}) > 1:
+            return []
+    return [
+        Finding(
+            rule="data.contamination", severity=Severity.WARNING,
+            symptom=f"The tasks differ by their seeds alone, and the same actions give the same conversation under {len(others) + 1} "
+            "of them: what is evaluated is the task that is trained on.",
+            evidence={"seeds": [task.seed for task in (first, *others)], "tasks": evaluated},
+            change="Have the environment make of the seed what differs between tasks, or give each task fields that do (of "
+            "a GymnasiumEnvironment, `arguments_of`). If there is only this task, read its score as what was learned by heart.",
+            confirm="The same actions give different conversations on different tasks.",
+        )
+    ]  # fmt: skip
+
+
 def _identity(task: Task, by_prompt: bool) -> str:
     """What two tasks that are the same have in common: the prompt, and where that does not tell tasks apart the
-    fields too. A task without fields is told by its seed."""
+    fields too, but for a copy of the seed. A task without fields is told by its seed."""
     prompt = f"{normalized(prompt_text(task))}\n{_seed(task)}"
     if by_prompt:
         return prompt
     fields = {
-        name: value for name, value in task.fields.items() if not (_ROW_COLUMNS.match(str(name)) and _is_scalar(value))
+        name: value
+        for name, value in task.fields.items()
+        if not (_ROW_COLUMNS.match(str(name)) and _is_scalar(value)) and (name, value) != ("seed", task.seed)
     }
     return f"{prompt}\n{canonical(fields)}"
 

@@ -11,6 +11,7 @@ from sparring.checks.golds import golds_of
 from sparring.checks.own_rows import in_common
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
+from sparring.environments.adapters.returns import episode_return
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
 
@@ -31,7 +32,9 @@ async def expert(subject: Subject) -> Iterable[Finding]:
     """The scripted expert gets 1.0 from the scorer, and the top reward.
 
     If it does not, the expert, the ground truth, the answer's form or a judge is wrong, and training pulls toward something
-    else than what is measured. Compare the expert's last message with what the judge reads, and mend the one that is wrong.
+    else than what is measured. Compare the expert's last message with what the judge reads, and correct the one that is wrong.
+    A warning where the environment itself ends every episode and its own rewards, above 0 or not, agree with the scorer on each:
+    then chance may decide, and the expert's mean score is what a policy can be compared with.
     Without an expert (`Environment.demonstrate`), a warning where the reward pays for the right answers of some tasks, and not
     for those of others, which the scorer takes for right. Without a field that the scorer pays for, what the other rules can say
     is little; then this is a note.
@@ -89,7 +92,17 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
     low = [one for one in played if one.score is not None and one.score < 1.0]
     cut = [one for one in played if one.trajectory.outcome is not Outcome.FINISHED]
     wrong = [one for one in played if one.trajectory.metrics.get("tool_errors", 0) > 0]
-    if low:
+    if low and len(low) < len(played) and all(_rewarded_alike(one) for one in played):
+        yield Finding(
+            rule="policies.expert", severity=Severity.WARNING,
+            symptom=f"The scripted expert succeeds on {len(played) - len(low)} of {len(played)} tasks, and the environment's own "
+            "rewards agree with the scorer on all of them.",
+            evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
+            change="Where chance decides (cards, dice), nothing: compare policies with the expert's score, not with 1.0. "
+            "Otherwise correct `demonstrate`.",
+            confirm="`sparring eval RUN --policy expert` scores the expert on the held-out tasks.",
+        )  # fmt: skip
+    elif low:
         reason = ""
         if cut:
             reason = f" Its episodes end as {cut[0].trajectory.outcome.value}."
@@ -113,6 +126,12 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _rewarded_alike(one: Episode) -> bool:
+    """Whether the environment ended the episode, and its own rewards sum to more than 0 just where the scorer gives 1.0."""
+    has_ended = one.trajectory.outcome is Outcome.FINISHED and one.trajectory.messages[-1]["role"] == "tool"
+    return has_ended and (episode_return(one.trajectory) > 0) == (one.score == 1.0)
+
+
 def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> Iterator[Finding]:
     earned = {one.gold.task.id: one.reward for one in played if one.reward is not None}
     if not earned:
@@ -133,12 +152,14 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
             "answer earns.",
             confirm="No policy of this check earns more than the expert on any task.",
         )  # fmt: skip
-    elif _mean(earned.values()) < TOP:
+        return
+    right = [one for one in played if one.score in (None, 1.0)]
+    rewards = [one.reward for one in right if one.reward is not None]
+    if rewards and _mean(rewards) < TOP:
         yield Finding(
             rule="policies.expert", severity=Severity.WARNING,
-            symptom=f"The scripted expert earns {_mean(earned.values()):.3g} on the average; a right episode should "
-            f"earn the top, 1.",
-            evidence={"lowest": min(earned.values()), "highest": max(earned.values()), "episodes": _shown(played)},
+            symptom=f"The scripted expert earns {_mean(rewards):.3g} on the average; a right episode should earn the top, 1.",
+            evidence={"lowest": min(rewards), "highest": max(rewards), "episodes": _shown(right)},
             change="Find what the reward takes off a perfect episode; scale the reward so that being right earns 1.",
             confirm="The expert's mean reward is 1.",
         )  # fmt: skip

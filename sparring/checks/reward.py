@@ -47,6 +47,9 @@ FEWEST_LOST = 2
 """Tasks in which silence earns as much as what is right."""
 
 
+WON_DRAWN_LOST = {1.0, 0.0, -1.0}
+
+
 _PACKAGE = Path(sparring.__file__).parent
 
 
@@ -341,12 +344,12 @@ async def components(subject: Subject) -> Iterable[Finding]:
     """A reward of several parts names them, so that each has a curve of its own.
 
     Return `Reward(total=..., components={...})`: when the total rises, the parts say whether the answers got better or only
-    their form. Parts that do not sum to the total are a note.
+    their form. Won, drawn and lost (1, 0 and -1) are one part. Parts that do not sum to the total are a note.
     """
     played = [one for one in await all_episodes(subject) if one.trajectory.reward is not None]
     rewards = [one.trajectory.reward for one in played if one.trajectory.reward is not None]
     values = {round(reward.total, 6) for reward in rewards}
-    if len(values) > 2 and not any(reward.components or reward.metrics for reward in rewards):
+    if len(values) > 2 and not values <= WON_DRAWN_LOST and not any(reward.components or reward.metrics for reward in rewards):
         return [
             Finding(
                 rule="reward.components", severity=Severity.WARNING,

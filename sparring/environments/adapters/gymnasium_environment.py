@@ -39,7 +39,8 @@ class GymnasiumEnvironment(Adapter):
     ) -> None:
         """`arguments` go to `gymnasium.make`; with `render_mode = "ansi"` the model reads the environment's own drawing.
         `actions` are names for the members of a Discrete space, in its order. Raises UsageError when it cannot be made."""
-        self.world = _made(id, arguments)
+        self._id, self._arguments = id, dict(arguments or {})
+        self.world = _made(id, self._arguments)
         self._actions = actions
         self._is_over = False
 
@@ -65,8 +66,15 @@ class GymnasiumEnvironment(Adapter):
             return without_colors(str(self.world.render()))
         return as_text(observation)
 
+    def arguments_of(self, task: Task) -> Mapping[str, Any]:
+        """More arguments for `gymnasium.make`, which depend on the task (a map, a level). Override it; none by default."""
+        return {}
+
     def reset(self, task: Task) -> list[Message]:
         """Seed the world with the task's seed; the first observation follows the task's own words."""
+        if more := self.arguments_of(task):
+            self.world.close()
+            self.world = _made(self._id, {**self._arguments, **more})
         observation, _ = self.world.reset(seed=task.seed)
         return opening_with(task, self.describe(observation))
 

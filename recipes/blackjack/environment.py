@@ -1,0 +1,106 @@
+"""Blackjack: Gymnasium's Blackjack-v1 as it is. Cards are drawn, so that nobody wins every game.
+
+user       play blackjack
+
+           [13,10,0]                 the player's sum, the dealer's card, whether an ace counts 11
+assistant  step(action="hit")        tool  [18,10,0]
+assistant  step(action="stick")      tool  [18,10,0]       (the end: no message follows)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import gymnasium
+
+from sparring.environments import record_demonstration, tool_call
+from sparring.environments.adapters.gymnasium_environment import GymnasiumEnvironment, seeded_tasks
+from sparring.types import Message, Task, Trajectory
+
+Shown: TypeAlias = tuple[int, int, int]
+"""The player's sum, the dealer's card and whether an ace counts 11."""
+
+OPTIONS = {"id": "Blackjack-v1", "actions": ["stick", "hit"]}
+"""As recipe.toml has them."""
+MAX_MOVES = 8
+PROMPT = "play blackjack"
+BASIC_SHARE, RECKLESS_SHARE = 0.25, 0.55
+"""Of the moves in the log: basic strategy, and another card below 20; the others are random."""
+
+
+class Blackjack(GymnasiumEnvironment):
+    """The environment with its expert."""
+
+    describe_tools = "prompt"
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        return game(task, basic_strategy)
+
+
+def basic_strategy(shown: Shown) -> str:
+    """The best that is known without counting cards, where one can only stick or hit."""
+    player, dealer, has_soft_ace = shown
+    if has_soft_ace:
+        enough = 19 if dealer in (1, 9, 10) else 18
+    elif 2 <= dealer <= 6:
+        enough = 12 if dealer >= 4 else 13
+    else:
+        enough = 17
+    return "stick" if player >= enough else "hit"
+
+
+def reckless(shown: Shown) -> str:
+    return "stick" if shown[0] >= 20 else "hit"
+
+
+def game(task: Task, choose: Callable[[Shown], str]) -> list[Message]:
+    """The calls of a whole game. A script is known before it is played, so it is found in a game of the same seed."""
+    world, calls, is_over = gymnasium.make(OPTIONS["id"]), list[Message](), False
+    shown, _ = world.reset(seed=task.seed)
+    while not is_over:
+        move = choose(shown)
+        calls.append(tool_call("step", action=move))
+        shown, _, is_over, _, _ = world.step(OPTIONS["actions"].index(move))
+    return calls
+
+
+train_tasks = partial(seeded_tasks, PROMPT, 2048)
+validation_tasks = partial(seeded_tasks, PROMPT, 128, first_seed=100_000)
+held_out_tasks = partial(seeded_tasks, PROMPT, 512, first_seed=200_000)
+
+
+def scorer(trajectory: Trajectory) -> float:
+    """1 when the moves that were made win a game of the task's seed, played anew; a draw is no success."""
+    world = gymnasium.make(OPTIONS["id"])
+    world.reset(seed=trajectory.task.seed)
+    for step in trajectory.transitions:
+        if step["error"] is None:
+            _, reward, is_over, _, _ = world.step(OPTIONS["actions"].index(step["arguments"]["action"]))
+            if is_over:
+                return float(reward > 0)
+    return 0.0
+
+
+def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
+    """Games of mixed quality."""
+    rng = random.Random(f"log-{seed}")
+
+    def choose(shown: Shown) -> str:
+        kind = rng.random()
+        if kind < BASIC_SHARE:
+            return basic_strategy(shown)
+        return reckless(shown) if kind < BASIC_SHARE + RECKLESS_SHARE else rng.choice(OPTIONS["actions"])
+
+    environment_class = Blackjack.with_options(**OPTIONS)
+    # Games of other seeds than the ones to train on.
+    tasks = seeded_tasks(PROMPT, num, first_seed=300_000)
+    make = partial(environment_class, **OPTIONS)
+    return [record_demonstration(make, task, game(task, choose)) for task in tasks]
+
+
+def shuffled_reward(trajectory: Trajectory) -> float:
+    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    return random.Random(trajectory.id).choice((0.0, 1.0))
