@@ -29,11 +29,13 @@ SMOKE = ("warm_start.steps=2", "schedule.max_steps=1", "evaluation.allow_zero_ba
          "evaluation.val_num_tasks=2")  # fmt: skip
 
 
-def run(recipe: Path, seed: int, overrides: Sequence[str], control_steps: int | None, folder: str) -> dict[str, Any]:
+def run(
+    recipe: Path, seed: int, overrides: Sequence[str], control_steps: int | None, folder: str, *, check: bool = True
+) -> dict[str, Any]:
     """One run with its control, evaluated as `sparring eval` does."""
     began = time.monotonic()
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *overrides]
-    with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", quiet=True) as trainer:
+    with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", check=check, quiet=True) as trainer:
         _completed(trainer)
         control = continue_warm_start(trainer, steps=control_steps, quiet=True)
         found = MultiTurnRLEvaluator(trainer, quiet=True).evaluate()

@@ -80,7 +80,7 @@ def scorer(trajectory: Trajectory) -> float:
         if step["error"] is None:
             _, reward, is_over, _, _ = world.step(OPTIONS["actions"].index(step["arguments"]["action"]))
             if is_over:
-                return float(reward > 0)
+                return float(float(reward) > 0)
     return 0.0
 
 

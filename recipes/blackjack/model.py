@@ -8,13 +8,21 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): a number and a move are one token each."""
+    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): numbers and moves are one token each."""
     return small_model(seed, _texts(), vocabulary_size=400, max_token_length=24, isolated=r"\d+|stick|hit")
 
 
 def _texts() -> list[str]:
     """What stands between the special tokens of a transcript."""
-    calls = [f'assistant\n<tool_call>{{"name":"step","arguments":{{"action":"{move}"}}}}</tool_call>' for move in ("stick", "hit")]
-    shown = [f"{role}[{sum_},10,{ace}]" for sum_ in range(32) for ace in (0, 1) for role in ("user\nplay blackjack\n\n", "tool\n")]
+    calls = [
+        f'assistant\n<tool_call>{{"name":"step","arguments":{{"action":"{move}"}}}}</tool_call>'
+        for move in ("stick", "hit")
+    ]
+    shown = [
+        f"{role}[{sum_},10,{ace}]"
+        for sum_ in range(32)
+        for ace in (0, 1)
+        for role in ("user\nplay blackjack\n\n", "tool\n")
+    ]
     # Often enough to become tokens.
     return [*calls * 16, *shown, *[str(number) for number in range(10, 32)] * 50, "system\n", "error: "]

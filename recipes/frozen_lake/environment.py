@@ -43,7 +43,8 @@ SIZE = 4
 MAX_MOVES = 12
 PROMPT = "cross the lake"
 BEST_SHARE, HASTY_SHARE = 0.25, 0.55
-"""Of the moves in the log: one of a shortest way, and right as far as it goes, then down, whatever lies there; the others are random."""
+"""Of the moves in the log: the beginning of a shortest way, and right as far as it goes, then down, whatever lies there; the
+others are random."""
 NUM_TRAINED, NUM_VALIDATED, NUM_HELD_OUT, NUM_LOGGED = 1024, 64, 256, 512
 
 

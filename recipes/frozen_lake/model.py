@@ -8,9 +8,13 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): a tile and a move are one token each."""
+    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): tiles and moves are one token each."""
     return small_model(
-        seed, _texts(), vocabulary_size=400, max_token_length=24, isolated=r"\[[SFHG]\]\n?|[SFHG]\n?(?![a-z])|left|down|right|up"
+        seed,
+        _texts(),
+        vocabulary_size=400,
+        max_token_length=24,
+        isolated=r"\[[SFHG]\]\n?|[SFHG]\n?(?![a-z])|left|down|right|up",
     )
 
 

@@ -253,8 +253,8 @@ async def _one_world(subject: Subject, sizes: Mapping[str, int]) -> list[Finding
     return [
         Finding(
             rule="data.contamination", severity=Severity.WARNING,
-            symptom=f"The tasks differ by their seeds alone, and the same actions give the same conversation under {len(others) + 1} "
-            "of them: what is evaluated is the task that is trained on.",
+            symptom="The tasks differ by their seeds alone, and the same actions give the same conversation under "
+            f"{len(others) + 1} of them: what is evaluated is the task that is trained on.",
             evidence={"seeds": [task.seed for task in (first, *others)], "tasks": evaluated},
             change="Have the environment make of the seed what differs between tasks, or give each task fields that do (of "
             "a GymnasiumEnvironment, `arguments_of`). If there is only this task, read its score as what was learned by heart.",

@@ -349,7 +349,11 @@ async def components(subject: Subject) -> Iterable[Finding]:
     played = [one for one in await all_episodes(subject) if one.trajectory.reward is not None]
     rewards = [one.trajectory.reward for one in played if one.trajectory.reward is not None]
     values = {round(reward.total, 6) for reward in rewards}
-    if len(values) > 2 and not values <= WON_DRAWN_LOST and not any(reward.components or reward.metrics for reward in rewards):
+    if (
+        len(values) > 2
+        and not values <= WON_DRAWN_LOST
+        and not any(reward.components or reward.metrics for reward in rewards)
+    ):
         return [
             Finding(
                 rule="reward.components", severity=Severity.WARNING,

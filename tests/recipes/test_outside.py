@@ -71,7 +71,11 @@ def test_scorer_and_reward_agree_on_walkers_who_hold_one_course(move: str) -> No
 
 
 def test_the_splits_share_no_map() -> None:
-    maps = [task.fields["map"] for split in (lake.train_tasks, lake.validation_tasks, lake.held_out_tasks) for task in split()]
+    maps = [
+        task.fields["map"]
+        for split in (lake.train_tasks, lake.validation_tasks, lake.held_out_tasks)
+        for task in split()
+    ]
     assert len(set(maps)) == len(maps) == 1024 + 64 + 256
 
 

@@ -240,3 +240,16 @@ def test_tasks_of_disjoint_seeds_share_no_id() -> None:
     assert not {task.id for task in train} & {task.id for task in held_out}
     # The words are the same: what tells tasks apart stands in a field.
     assert [task.fields for task in held_out] == [{"seed": 4}, {"seed": 5}, {"seed": 6}]
+
+
+class Drawn(GymnasiumEnvironment):
+    """A map for each task."""
+
+    def arguments_of(self, task: Task) -> dict[str, Any]:
+        return {"desc": ["SF", "HG"] if task.seed else ["SH", "FG"]}
+
+
+@pytest.mark.parametrize(("seed", "moves"), [(0, ("down", "right")), (1, ("right", "down"))])
+def test_a_task_gives_arguments_of_its_world(seed: int, moves: tuple[str, ...]) -> None:
+    result = play(LAKE, *steps(*moves), seed=seed, of=Drawn)
+    assert [step["reward"] for step in result.transitions] == [0.0, 1.0]
