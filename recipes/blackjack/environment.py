@@ -68,8 +68,8 @@ def game(task: Task, choose: Callable[[Shown], str]) -> list[Message]:
 
 
 train_tasks = partial(seeded_tasks, PROMPT, 2048)
-validation_tasks = partial(seeded_tasks, PROMPT, 128, first_seed=100_000)
-held_out_tasks = partial(seeded_tasks, PROMPT, 512, first_seed=200_000)
+validation_tasks = partial(seeded_tasks, PROMPT, 64, first_seed=100_000)
+held_out_tasks = partial(seeded_tasks, PROMPT, 256, first_seed=200_000)
 
 
 def scorer(trajectory: Trajectory) -> float:

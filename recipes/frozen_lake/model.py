@@ -14,6 +14,7 @@ def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
         _texts(),
         vocabulary_size=400,
         max_token_length=24,
+        width=64,
         isolated=r"\[[SFHG]\]\n?|[SFHG]\n?(?![a-z])|left|down|right|up",
     )
 
