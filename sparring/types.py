@@ -353,6 +353,18 @@ class Trajectory:
     def oldest_version(self) -> int | None:
         return min((turn.oldest_version for turn in self.turns), default=None)
 
+    @property
+    def user_turns(self) -> tuple[tuple[int, ...], ...]:
+        """Ids of the turns that answer each message of the user, in order.
+
+        An answer ends with a turn that calls no tool. The last one may be incomplete, where the episode was cut."""
+        answers: list[list[int]] = [[]]
+        for turn in self.turns:
+            answers[-1].append(turn.id)
+            if not turn.message.get("tool_calls") and not turn.message.get("malformed_tool_calls"):
+                answers.append([])
+        return tuple(tuple(answer) for answer in answers if answer)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryGroup:

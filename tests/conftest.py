@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -30,3 +31,11 @@ def trains_unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr("sparring.checks.gate.check_unloaded", lambda *_: nothing)
         monkeypatch.setattr("sparring.checks.gate.check_loaded", loaded)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Half characters in what a test printed or logged are replaced: a worker of pytest-xdist cannot send them."""
+    report = yield
+    report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
+    return report

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sparring.agents.result import LIMITS, AgentResult, overtime
-from sparring.environments.base import Environment, final_state, reply, reset
+from sparring.environments.base import Environment, available_schemas, final_state, reply, reset
 from sparring.environments.calls import ToolError, execute
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Outcome, StopReason, Task
@@ -31,7 +31,6 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
     """
     # The other half is for the final state, and to close the environment.
     patience = 0.0 if session.seconds_left is None else overtime(session.seconds_left) / 2
-    tools = environment.offered_tools()
     messages = await reset(environment, task)
     transitions: list[Mapping[str, Json]] = []
     counts: Counter[str] = Counter({"turns": 0, "tool_calls": 0, "tool_errors": 0, "malformed_tool_calls": 0})
@@ -49,7 +48,7 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
 
     for turn in range(max_turns):
         try:
-            message = await session.chat(messages, tools)
+            message = await session.chat(messages, available_schemas(environment))
         except tuple(LIMITS) as error:
             return await ended(LIMITS[type(error)], str(error))
         counts["turns"] += 1

@@ -10,10 +10,10 @@ from sparring.types import Message, ToolSchema
 
 
 def tokenize_conversation(
-    chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema], *, first: int = 0
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Ids of a conversation, up to the assistant's last message, and a mask of the same length that is True on what the
-    assistant says.
+    assistant says from message `first` on; what stands before it was said under other tools, and is only read.
 
     Tool results may stand last, where the environment ended the episode: nothing is learned of them, so they are left out,
     as a policy would never read them. Raises DataError when no assistant speaks, or somebody else does last.
@@ -28,7 +28,7 @@ def tokenize_conversation(
     mask: list[bool] = []
     said = 0
     for index, message in enumerate(messages):
-        if message.get("role") != "assistant":
+        if message.get("role") != "assistant" or index < first:
             continue
         before = (
             chat.extend(ids, messages[said:index], tools, stopped=True) if ids else chat.render(messages[:index], tools)

@@ -14,7 +14,8 @@ CHANGES = {
     "edited_history": "Send each message back as it was: the answers as they came, with their text and calls.",
     "dropped_text": "Send an answer's text back beside its tool calls.",
     "system_changed": "Keep the system message the same for the whole conversation: put what changes into the newest message.",
-    "tools_changed": "Offer the same tools, in the same order and words, in every request of a conversation.",
+    "tools_changed": "Offer the same tools, in the same order and words, in every request of a conversation; where they change "
+    "on purpose (`available_tools`), let them change seldom.",
     "splice_refused": "Use a chat template that renders an answer the same once messages follow it; the turns of the "
     "trajectories say what it changes.",
 }

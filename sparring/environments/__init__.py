@@ -2,7 +2,14 @@
 
 from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute
-from sparring.environments.demonstrations import answer, expert_script, record_demonstration, tool_call
+from sparring.environments.demonstrations import (
+    Segment,
+    answer,
+    expert_script,
+    record_demonstration,
+    record_segments,
+    tool_call,
+)
 from sparring.environments.execution import ExecutionEnvironment, PythonTool, SqlTool, Verdict, graded
 from sparring.environments.fixtures import FixtureMiss, Fixtures
 from sparring.environments.replay import ReplayEnvironment, replayed
@@ -12,6 +19,7 @@ from sparring.environments.user_simulator import UserSimulator
 
 __all__ = [
     "Bounded", "Environment", "EpisodeClock", "EpisodeState", "ExecutionEnvironment", "FixtureMiss", "Fixtures", "PythonTool",
-    "ReplayEnvironment", "SqlTool", "StatefulEnvironment", "ToolError", "ToolResult", "UserSimulator", "Verdict", "answer",
-    "execute", "expert_script", "graded", "normalized", "opened", "record_demonstration", "replayed", "tool", "tool_call",
+    "ReplayEnvironment", "Segment", "SqlTool", "StatefulEnvironment", "ToolError", "ToolResult", "UserSimulator", "Verdict",
+    "answer", "execute", "expert_script", "graded", "normalized", "opened", "record_demonstration", "record_segments",
+    "replayed", "tool", "tool_call",
 ]  # fmt: skip

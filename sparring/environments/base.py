@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, Literal
 
@@ -50,6 +50,10 @@ class Environment:
                 f"{cls.__name__}.is_done is a method, which always counts as true, so each episode would end after its first "
                 "tool call. Write @property above it."
             )
+        if callable(vars(cls).get("available_tools")):
+            raise UsageError(
+                f"{cls.__name__}.available_tools is a method, which is no list of names. Write @property above it."
+            )
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """Prepare the world; return opening messages, or None for the task's own."""
@@ -76,6 +80,15 @@ class Environment:
     def is_done(self) -> bool:
         """True ends the episode after the tool call that made it so."""
         return False
+
+    @property
+    def available_tools(self) -> Collection[str] | None:
+        """Names of the tools that the next turn may call; None, as here, for all of `tools()`.
+
+        Read before every turn. Where the names change, the next turn begins a new segment: its prompt is rendered again with the
+        schemas of the tools that are available now, and its branch reason names them. Each change computes the prompt again.
+        """
+        return None
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
         """The assistant messages of a perfect episode, in order; the warm start learns from them."""
@@ -113,6 +126,30 @@ class Environment:
     def offered_tools(cls) -> tuple[ToolSchema, ...]:
         """The tools that go to the chat template with every turn; none when the prompt describes them."""
         return cls.tool_schemas() if cls.describe_tools == "schema" else ()
+
+
+def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
+    """The tools that the next turn may call, by name, in the order of `tools()`. Raises UsageError for names of no tool."""
+    tools, names = environment.tools(), environment.available_tools
+    if names is None:
+        return tools
+    unknown = [names] if isinstance(names, str) else sorted(set(names) - set(tools))
+    if unknown:
+        raise UsageError(
+            f"{type(environment).__name__}.available_tools names {', '.join(map(repr, unknown))}, and the tools are "
+            f"{', '.join(tools)}; return a collection of their names, or None for all."
+        )
+    return {name: tool for name, tool in tools.items() if name in names}
+
+
+def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
+    """What the chat template lists at the next turn: the available ones of `offered_tools()`. Raises UsageError as
+    `available_tools` does."""
+    offered = environment.offered_tools()
+    if environment.available_tools is None:
+        return offered
+    available = available_tools(environment)
+    return tuple(schema for schema in offered if schema["function"]["name"] in available)
 
 
 @asynccontextmanager

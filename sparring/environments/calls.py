@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sparring.chat.messages import read_json, without_half_characters
-from sparring.environments.base import REPAIRS, Environment
+from sparring.environments.base import REPAIRS, Environment, available_tools
 from sparring.errors import InfrastructureError
 from sparring.plugins import call, text_of
 from sparring.types import Json
@@ -61,9 +61,11 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
     Results that are not strings are written as compact JSON. Only InfrastructureError leaves; whatever else a tool
     raises is told to the model as an error.
     """
-    offered = environment.tools()
+    offered = available_tools(environment)
     if name not in offered:
-        return _refused(name, arguments, ToolError.UNKNOWN_TOOL, f"no tool {name!r}; there are {', '.join(offered)}")
+        return _refused(
+            name, arguments, ToolError.UNKNOWN_TOOL, f"no tool {name!r}; there are {', '.join(offered) or 'none now'}"
+        )
     try:
         parsed = read_json(arguments or "{}") if isinstance(arguments, str) else arguments
     except ValueError:

@@ -5,11 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
-from sparring.environments.base import Environment, opened, reset
+from sparring.environments.base import Environment, available_schemas, opened, reset
 from sparring.environments.calls import execute
 from sparring.errors import DataError
-from sparring.types import Json, Message, Task
+from sparring.types import Json, Message, Task, ToolSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of a demonstration that was played with the same tools: `messages[first:]`, after the messages before it."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+    """As offered to the chat template."""
+    first: int = 0
 
 
 def tool_call(name: str, /, **arguments: Json) -> Message:
@@ -35,6 +46,14 @@ def record_demonstration(
     call at which the environment ends the episode (`is_done`). Raises DataError when a scripted call fails, since a
     demonstration of an error teaches errors, and when the script and the episode do not end together.
     """
+    return list(record_segments(environment_class, task, messages)[-1].messages)
+
+
+def record_segments(
+    environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
+) -> list[Segment]:
+    """The same conversation, cut where the available tools change, since a policy is asked with other prompts from there on. The
+    last segment has all messages. Raises as `record_demonstration`."""
     # A thread of its own, because the caller may run inside an event loop (a notebook).
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
@@ -48,15 +67,21 @@ async def expert_script(make_environment: Callable[[], Environment], task: Task)
         return list(environment.demonstrate(task))
 
 
-async def _play(environment: Environment, task: Task, script: Sequence[Message] | None) -> list[Message]:
+async def _play(environment: Environment, task: Task, script: Sequence[Message] | None) -> list[Segment]:
     async with opened(environment, task):
         messages = await reset(environment, task)
+        tools, first = available_schemas(environment), 0
+        segments: list[Segment] = []
         for turn, message in enumerate(environment.demonstrate(task) if script is None else script):
             if messages[-1]["role"] == "tool" and environment.is_done:
                 raise DataError(
                     f"Task {task.id}: the environment ends the episode after message {turn} of the demonstration, so no policy "
                     "is asked for another; end the script there."
                 )
+            if turn and (now := available_schemas(environment)) != tools:
+                said = max(index for index, one in enumerate(messages) if one["role"] == "assistant")
+                segments.append(Segment(tuple(messages[: said + 1]), tools, first))
+                tools, first = now, len(messages)
             # Ids as sessions give them, so that a recorded and a played conversation look alike.
             calls = [{**call, "id": f"call_{turn}_{index}"} for index, call in enumerate(message.get("tool_calls", ()))]
             messages.append({**message, "tool_calls": calls} if calls else message)
@@ -74,4 +99,4 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
                 f"Task {task.id}: the demonstration ends with a call, and the environment goes on; end the script with an "
                 "answer, or where the environment ends the episode."
             )
-        return messages
+        return [*segments, Segment(tuple(messages), tools, first)]

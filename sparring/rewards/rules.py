@@ -45,11 +45,32 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
     if isinstance(value, list | tuple):
         if len(value) != len(turn_ids):
             raise RewardError(
-                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns; give one a turn, in order."
+                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns of the policy; give one a turn, in order, "
+                "or one for each message of the user with `per_user_turn(trajectory, numbers)`."
             )
         numbers = [_number(item, source) for item in value]
         return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)))
     return Reward(total=_number(value, source))
+
+
+def per_user_turn(trajectory: Trajectory, rewards: Sequence[float]) -> Reward:
+    """A reward of one number for each message of the user that the policy answered, in order (`trajectory.user_turns`).
+
+    Each number is credited to the turn that ends the answer, the tool calls before it get 0; methods that read rewards per turn
+    lead it back to them. Use it where `reply` lets the user go on and each answer is graded by itself. Raises RewardError for
+    another count.
+    """
+    answers = trajectory.user_turns
+    if len(rewards) != len(answers):
+        raise RewardError(
+            f"{len(rewards)} rewards for {len(answers)} answers to the user in trajectory {trajectory.id}: the episode may have "
+            "been cut before the user's last message; give one for each of `trajectory.user_turns`."
+        )
+    source = f"The reward per user turn of trajectory {trajectory.id}"
+    credited = {answer[-1]: _number(number, source) for answer, number in zip(answers, rewards, strict=True)}
+    return Reward(
+        total=math.fsum(credited.values()), per_turn={turn.id: credited.get(turn.id, 0.0) for turn in trajectory.turns}
+    )
 
 
 def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:

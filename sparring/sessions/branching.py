@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from enum import StrEnum
 
 from sparring.sessions.matching import CanonicalHistory, num_shared
+
+MOST_NAMES = 20
+"""Of tools in a branch reason."""
 
 
 class BranchReason(StrEnum):
@@ -45,8 +49,9 @@ def branch_reason(
     histories = [history for _, history, _ in played]
     if any(wanted == request and tools == others for request, _, others in played):
         return BranchReason.REPEATED.of()
-    if any(wanted[: len(history)] == history for history in histories):
-        return BranchReason.TOOLS_CHANGED.of()
+    before = [others for _, history, others in played if wanted[: len(history)] == history]
+    if before:
+        return BranchReason.TOOLS_CHANGED.of(f"{_names(before[-1])} became {_names(tools)}")
     if any(_without_text(wanted, history) for history in histories):
         return BranchReason.DROPPED_TEXT.of()
     rest, rests = _without_system(wanted), [_without_system(history) for history in histories]
@@ -59,6 +64,12 @@ def branch_reason(
         return BranchReason.COMPACTED.of(f"{len(wanted)} of {len(histories[nearest])} messages")
     shared = max(num_shared(wanted, history) for history in histories)
     return BranchReason.EDITED_HISTORY.of(f"message {shared}")
+
+
+def _names(tools: str) -> str:
+    names = [str(tool.get("function", tool).get("name")) for tool in json.loads(tools)]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more or "none"
 
 
 def _without_text(wanted: CanonicalHistory, history: CanonicalHistory) -> bool:

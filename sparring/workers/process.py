@@ -1,8 +1,9 @@
 """A worker process: `python -m sparring.workers.process DESCRIPTOR` runs what its pool asks for until the pipe ends.
 
 Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place", "arguments",
-"meter"}, {"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done"},
-{"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each time it has come back to its event loop.
+"meter"}, {"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done",
+"available_tools"}, {"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each time it has come back to its event
+loop.
 """
 
 from __future__ import annotations
@@ -134,15 +135,17 @@ class _Worker:
             came_of_it = await self._do(number, place, do, arguments)
         except Exception as error:  # noqa: BLE001 (whatever it was, who asked is told)
             came_of_it = error
-        self._writer.write(outcome_frame({"answer": number, "is_done": self._is_done(place)}, came_of_it))
+        self._writer.write(outcome_frame({"answer": number, **self._properties(place)}, came_of_it))
 
-    def _is_done(self, place: int) -> Mapping[str, Json]:
-        """The outcome of asking the place's environment whether the episode is over."""
+    def _properties(self, place: int) -> dict[str, Mapping[str, Json]]:
+        """The outcomes of reading the properties of the place's environment, which its caller reads between calls."""
         environment = self._environments.get(place)
-        try:
-            return outcome(environment is not None and bool(environment.is_done))
-        except Exception as error:  # noqa: BLE001 (as above)
-            return outcome(error)
+        if environment is None:
+            return {"is_done": outcome(False), "available_tools": outcome(None)}
+        return {
+            "is_done": _read(lambda: bool(environment.is_done)),
+            "available_tools": _read(lambda: _names(environment)),
+        }
 
     async def _do(self, number: int, place: int, do: str, arguments: tuple[Any, ...]) -> Json:
         fault_point("worker.answering")
@@ -182,6 +185,18 @@ class _Worker:
             return result_of(await answer)
         finally:
             del self._questions[number]
+
+
+def _names(environment: Environment) -> list[str] | None:
+    names = environment.available_tools
+    return None if names is None else list(names)
+
+
+def _read(read: Callable[[], Json]) -> Mapping[str, Json]:
+    try:
+        return outcome(read())
+    except Exception as error:  # noqa: BLE001 (whatever it was, the caller gets it)
+        return outcome(error)
 
 
 @final

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -46,6 +46,7 @@ class _RemoteEnvironment(Environment):
     def __init__(self) -> None:
         self._place = Place()
         self._is_done: Mapping[str, Any] = {"value": False}
+        self._available_tools: Mapping[str, Any] = {"value": None}
         self._task_id = ""
 
     @classmethod
@@ -81,13 +82,17 @@ class _RemoteEnvironment(Environment):
     def is_done(self) -> bool:
         return result_of(self._is_done)
 
+    @property
+    def available_tools(self) -> Collection[str] | None:
+        return result_of(self._available_tools)
+
     def demonstrate(self, task: Task) -> Sequence[Message]:
         self._task_id = task.id
         return result_of(self._pool.ask_now(self._place, "demonstrate", task, what=self._named("demonstrate")))
 
     async def _ask(self, do: str, *arguments: Json, what: str | None = None, answering: Answering | None = None) -> Any:
         answer = await self._pool.ask(self._place, do, *arguments, what=self._named(what or do), answering=answering)
-        self._is_done = answer["is_done"]
+        self._is_done, self._available_tools = answer["is_done"], answer["available_tools"]
         return result_of(answer)
 
     def _named(self, method: str) -> str:

@@ -8,11 +8,16 @@ import pytest
 from sparring.agents.result import AgentResult
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.agents.tool_loop import play
-from sparring.environments import Environment, answer, opened, tool, tool_call
-from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, TokenLimit, TurnLimit
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.chat.demonstrations import tokenize_conversation
+from sparring.engines.scripted import ScriptedEngine
+from sparring.environments import Environment, answer, opened, record_segments, tool, tool_call
+from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, TokenLimit, TurnLimit, UsageError
 from sparring.protocols import SessionLike
-from sparring.types import Message, Outcome, Task
+from sparring.sessions import Session
+from sparring.types import Message, Outcome, Sampling, Task, Turn
 
+CHAT = TemplateChat(ByteTokenizer())
 TASK = Task(id="t1", messages=({"role": "user", "content": "where is b?"},))
 
 
@@ -159,3 +164,93 @@ def test_a_prompt_that_describes_the_tools_sends_none_but_calls_work() -> None:
     result = asyncio.run(play(TASK, Terse(), session, max_turns=4))
     assert session.requests[0][1] == ()
     assert result.metrics["tool_calls"] == 1
+
+
+class Locked(Environment):
+    """`open` makes `take` available, and `take` everything but itself."""
+
+    def __init__(self) -> None:
+        self.names: object = {"open"}
+
+    @property
+    def available_tools(self) -> object:  # type: ignore[override]
+        return self.names
+
+    @tool
+    def open(self, key: str) -> str:
+        """Open the box."""
+        self.names = ["take", "open"]
+        return "open"
+
+    @tool
+    def take(self) -> str:
+        """Take what is inside."""
+        self.names = {"open"}
+        return "a ring"
+
+    def demonstrate(self, task: Task) -> Sequence[Message]:
+        return tool_call("open", key="k"), tool_call("take"), answer("a ring")
+
+
+def played_locked(session: SessionLike, environment: Environment | None = None) -> AgentResult:
+    async def episode() -> AgentResult:
+        async with opened(environment or Locked(), TASK) as one:
+            return await play(TASK, one, session, max_turns=5)
+
+    return asyncio.run(episode())
+
+
+def test_every_turn_is_offered_the_tools_that_are_available_then() -> None:
+    session = ScriptedSession(tool_call("open", key="k"), tool_call("take"), answer("a ring"))
+    played_locked(session)
+    names = [[tool["function"]["name"] for tool in tools] for _, tools in session.requests]
+    assert names == [["open"], ["open", "take"], ["open"]]
+
+
+def test_a_call_of_a_tool_that_is_not_available_is_answered_with_an_error() -> None:
+    session = ScriptedSession(tool_call("take"), answer("no"))
+    result = played_locked(session)
+    assert result.messages[2]["content"] == "error: no tool 'take'; there are open"
+    assert result.metrics["tool_errors/unknown_tool"] == 1
+
+
+def test_available_tools_that_are_no_tools_are_refused_with_the_names_there_are() -> None:
+    for names, problem in (
+        ({"open", "shut"}, "names 'shut', and the tools are open, take"),
+        ("open", "names 'open', and"),
+    ):
+        environment = Locked()
+        environment.names = names
+        with pytest.raises(UsageError, match=problem):
+            played_locked(ScriptedSession(answer("x")), environment)
+
+
+def test_a_change_of_tools_keeps_sampled_tokens_and_begins_a_segment_that_names_both_sets() -> None:
+    script = [tool_call("open", key="k"), tool_call("take"), answer("a ring")]
+    engine = ScriptedEngine([list(CHAT.answer(message, ())) for message in script])
+
+    async def episode() -> tuple[Turn, ...]:
+        async with Session(id="r0", engine=engine, chat=CHAT, sampling=Sampling()) as session:
+            async with opened(Locked(), TASK) as one:
+                await play(TASK, one, session, max_turns=5)
+            return session.turns
+
+    turns = asyncio.run(episode())
+    assert [turn.parent for turn in turns] == [None, None, 0]
+    assert turns[1].branch_reason == "tools_changed: open became open, take"
+    prompts = [CHAT.decode(turn.prompt_ids) for turn in turns]
+    assert ["take" in prompt for prompt in prompts[:2]] == [False, True]
+    assert '"key": "k"' in prompts[1] or '"key":"k"' in prompts[1]
+
+
+def test_a_demonstration_is_cut_where_the_tools_change() -> None:
+    first, second, third = record_segments(Locked, TASK)
+    assert [len(one.messages) for one in (first, second, third)] == [2, 4, 6]
+    assert [one.first for one in (first, second, third)] == [0, 3, 5]
+    assert [[tool["function"]["name"] for tool in one.tools] for one in (first, second, third)] == [
+        ["open"], ["open", "take"], ["open"]
+    ]  # fmt: skip
+    ids, mask = tokenize_conversation(CHAT, second.messages, second.tools, first=second.first)
+    said = CHAT.answer(second.messages[-1], second.tools)
+    assert ids[-len(said) :] == said
+    assert sum(mask) == len(said)

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.errors import InfrastructureError, RewardError
-from sparring.rewards import evaluate_reward, json_fields
+from sparring.rewards import evaluate_reward, json_fields, per_user_turn
 from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn
 
 ANSWER = {"part": "B12", "count": 2, "ok": True}
@@ -49,6 +50,33 @@ def test_floats_lists_pairs_and_rewards_are_accepted() -> None:
     assert evaluated((0.5, {"length": 3})) == Reward(total=0.5, metrics={"length": 3.0})
     given_reward = Reward(total=0.75, per_turn={1: 0.75}, components={"part": 0.75}, metrics={"calls": 2.0})
     assert evaluated(given_reward) == given_reward
+
+
+def of_two_answers() -> Trajectory:
+    """One call and an answer, an answer, two calls of which one cannot be read, and no third answer."""
+    called, unread = {"tool_calls": [{"id": "c"}]}, {"malformed_tool_calls": [{"problem": "not_json"}]}
+    one = trajectory(num_turns=5)
+    messages = (
+        {**turn.message, **more} for turn, more in zip(one.turns, (called, {}, {}, unread, called), strict=True)
+    )
+    return replace(
+        one, turns=tuple(replace(turn, message=said) for turn, said in zip(one.turns, messages, strict=True))
+    )
+
+
+def test_a_reward_for_each_message_of_the_user_is_credited_to_the_turn_that_ends_its_answer() -> None:
+    played = of_two_answers()
+    assert played.user_turns == ((0, 1), (2,), (3, 4))
+    assert per_user_turn(played, [0.5, 1, -0.25]) == Reward(
+        total=1.25, per_turn={0: 0.0, 1: 0.5, 2: 1.0, 3: 0.0, 4: -0.25}
+    )
+
+
+def test_another_count_of_rewards_than_answers_says_what_to_give() -> None:
+    with pytest.raises(RewardError, match=r"2 rewards for 3 answers.*user_turns"):
+        per_user_turn(of_two_answers(), [0.5, 1.0])
+    with pytest.raises(RewardError, match=r"3 numbers for 2 turns of the policy.*per_user_turn"):
+        evaluated([0.5, 1.0, 1.0])
 
 
 def test_an_async_reward_is_awaited() -> None:

@@ -46,7 +46,7 @@ def played(
         ([SYSTEM, USER, call(), result()], [TOOL], None),
         ([SYSTEM, USER, call(arguments='{ "key":"b"}'), result()], [TOOL], None),
         ([SYSTEM, USER], [TOOL], "repeated"),
-        ([SYSTEM, USER, call(), result()], [], "tools_changed"),
+        ([SYSTEM, USER, call(), result()], [], "tools_changed: get became none"),
         ([SYSTEM, USER, call(None), result()], [TOOL], "dropped_text"),
         ([SYSTEM, USER, call("Let me see."), result()], [TOOL], "edited_history: message 2"),
         ([{"role": "system", "content": "Sum up."}, USER, call(), result()], [TOOL], "system_changed"),

@@ -88,7 +88,7 @@ def test_changed_tools_start_a_branch() -> None:
             await door.chat([USER, answer, USER])
             return door
 
-    assert asyncio.run(run()).turns[1].branch_reason == "tools_changed"
+    assert asyncio.run(run()).turns[1].branch_reason == "tools_changed: get became none"
 
 
 def test_a_refused_splice_starts_a_branch_with_the_refusal() -> None:

@@ -119,6 +119,16 @@ def test_an_episode_is_the_same_in_a_worker_and_here(pool: WorkerPool, script: S
     assert repr(here.final_state) == repr(there.final_state) == f"{{1: {here.final_state[1]}, 'size': 2}}"
 
 
+def test_tools_that_change_in_a_worker_are_refused_where_they_are_not_available(pool: WorkerPool) -> None:
+    async def played() -> list[str]:
+        environment = await opened_in(pool)
+        answers = [await called(environment, name) for name in ("count", "count", "process", "count")]
+        await environment.close()
+        return answers
+
+    assert asyncio.run(played()) == ["1", "2", "error: no tool 'process'; there are count", "3"]
+
+
 def test_a_final_state_that_no_worker_can_send_is_an_error_with_its_place_its_type_and_what_to_do(
     pool: WorkerPool,
 ) -> None:

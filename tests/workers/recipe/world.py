@@ -135,6 +135,10 @@ class World(Environment):
     def is_done(self) -> bool:
         return self.num_calls == 3
 
+    @property
+    def available_tools(self) -> list[str] | None:
+        return ["count"] if self.num_calls == 2 else None
+
     def demonstrate(self, task: Task) -> list[Message]:
         return [tool_call("count"), answer("ok")]
 
