@@ -8,22 +8,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from math import isnan, sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from benchmarks.report import report
 from sparring.control import continue_warm_start
 from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.over_seeds import interval_over_seeds
 from sparring.evaluation.report import EvaluationReport
 from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.tracking.console import interval
 from sparring.trainer import MultiTurnRLTrainer
 
 ROOT = Path(__file__).parents[1]
 GAIN, LEAST_GAIN, SHUFFLED_GAIN = 0.3, 0.15, 0.1
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Two-sided 95 % quantiles of Student's t by degrees of freedom."""
 POLICIES = ("base", "warm start", "warm start continued", "tuned")
 SMOKE = ("warm_start.steps=2", "schedule.max_steps=1", "evaluation.allow_zero_baseline=true", "evaluation.eval_num_tasks=4",
          "evaluation.val_num_tasks=2")  # fmt: skip
@@ -88,12 +87,6 @@ def _policy(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
     }
 
 
-def over_seeds(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half of its 95 % interval by Student's t; NaN of one seed."""
-    half = STUDENT[len(values) - 1] * stdev(values) / sqrt(len(values)) if len(values) > 1 else float("nan")
-    return fmean(values), half
-
-
 def table(content: Mapping[str, Any]) -> str:
     """What the README shows of stored results."""
     rows, control = content["rows"], [row for row in content["rows"] if "warm start continued" in row]
@@ -126,9 +119,9 @@ def table(content: Mapping[str, Any]) -> str:
 
 
 def _interval(values: Sequence[float], lowest: float = 0.0) -> str:
-    """Of shares, which are between `lowest` and 1."""
-    mean, half = over_seeds(values)
-    return f"{mean:.2f}" if isnan(half) else f"{mean:.2f} [{max(lowest, mean - half):.2f}, {min(1.0, mean + half):.2f}]"
+    """Of shares, which are between `lowest` and 1; one seed has a mean alone."""
+    found = interval_over_seeds(values, least=lowest)
+    return f"{fmean(values):.2f}" if found is None else interval(found)
 
 
 def _mean(found: Sequence[Mapping[str, float]], name: str, digits: int = 2) -> str:

@@ -28,6 +28,7 @@ from sparring.metering import metered_in, read_usage
 from sparring.protocols import MessageEngine
 from sparring.rollouts import Collector
 from sparring.tracking import Console, RunFolder
+from sparring.tracking.family_folder import FamilyFolder
 from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.run_folder import CONTINUED, WARM_START
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
@@ -95,6 +96,8 @@ class MultiTurnRLEvaluator:
                 self._recipe = path / "recipe.toml" if path.is_dir() else path
                 if not self._recipe.is_file():
                     run, step = run_and_step(str(model))
+                    if FamilyFolder.is_family(path):
+                        raise UsageError(f"{model} is a family of runs: `sparring eval --across {model}` evaluates it.")
                     how = f" A checkpoint of a run is a policy: sparring eval {run} --policy @{step}." if step else ""
                     raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.{how}")
         else:

@@ -119,18 +119,19 @@ def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SE
             waited = time.monotonic() - asked_at
             if waited > stop_seconds:
                 logger.warning("what is open was not closed within %g s; it is ended by force", stop_seconds)
-                raise _interruption()
+                raise interruption()
             if waited > ANNOUNCE_SECONDS and not is_announced:
                 is_announced = True
                 logger.warning(
                     "stopping: what is open is being closed; a second Ctrl-C or SIGTERM does not wait for it"
                 )
     if asked.is_set() and (running.cancelled() or running.exception() is not None):
-        raise _interruption()
+        raise interruption()
     return running.result()
 
 
-def _interruption() -> KeyboardInterrupt:
+def interruption() -> KeyboardInterrupt:
+    """What the request that came stands for."""
     return Terminated() if _asked is signal.SIGTERM else KeyboardInterrupt()
 
 

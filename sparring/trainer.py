@@ -129,12 +129,12 @@ class MultiTurnRLTrainer:
         self._stop_requested = threading.Event()
 
     @classmethod
-    def attach(cls, run: str | Path, *, overrides: Sequence[str] = ()) -> Self:
+    def attach(cls, run: str | Path, *, overrides: Sequence[str] = (), quiet: bool = False) -> Self:
         """The trainer of an existing run, to resume, evaluate or read it. Raises DataError for a folder that is none, or whose
         manifest is missing or of a newer version."""
         folder = RunFolder(Path(run))
         folder.require_manifest()
-        trainer = cls(folder.recipe, overrides=overrides)
+        trainer = cls(folder.recipe, overrides=overrides, quiet=quiet)
         trainer._keep_in(folder)
         return trainer
 

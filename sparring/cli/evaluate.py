@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparring.cli.command import Json, Overrides, Prices, app, print_json, reported, run_path, say
+from sparring.cli.seeds import evaluate_family
 from sparring.cli.tables import show_evaluations
 from sparring.errors import UsageError
 from sparring.prices import read_prices
@@ -56,6 +57,13 @@ def evaluate(
     compare: Annotated[
         bool, typer.Option("--compare", help="Show evaluations of several RUN, RUN@STEP or files side by side.")
     ] = False,
+    across: Annotated[
+        bool,
+        typer.Option(
+            "--across",
+            help="Of a family of runs, or of several RUN that differ in their seed: play what is missing, and show all.",
+        ),
+    ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="With --compare: where the picture goes.")] = None,
     price: Prices = None,
     as_json: Json = False,
@@ -73,6 +81,18 @@ def evaluate(
         "--name": name,
     }
     playing |= {"--no-base": None if base else True}
+    if across:
+        _refuse_beside_across({
+            **{option: value for option, value in playing.items() if option not in ("--policy", "--temperature")},
+            "--scorer": scorer,
+            "--episodes": episodes, "--plot": plot, "--rescore": rescore or None, "--compare": compare or None,
+        })  # fmt: skip
+        if settings := [one for one in changes if "=" in one]:
+            raise UsageError(
+                f"--across plays each run as its own recipe says, so {settings[0]!r} has no place; leave it out."
+            )
+        evaluate_family([run, *changes], policies=policy, temperatures=temperature, as_json=as_json)
+        return
     judging, comparing = {"--scorer": scorer, "--episodes": episodes}, {"--plot": plot}
     if rescore and compare:
         raise UsageError("--rescore judges episodes and --compare shows evaluations; give one of them.")
@@ -104,6 +124,12 @@ def evaluate(
         report = evaluator.evaluate()
         _show_report(report, prices or evaluator.config.tracking.prices, as_json)
         refuse_lost(report, evaluator.config.rollout.max_lost_share)
+
+
+def _refuse_beside_across(options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(f"--across does not read {option}; leave it out.")
 
 
 def _rescore(

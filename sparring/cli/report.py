@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from sparring.cli.command import Json, Prices, Run, app, print_json, reported, run_path, say
+from sparring.errors import UsageError
 from sparring.tracking import Console
 
 
 @app.command()
 @reported
 def report(
-    run: Run,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, or its name in `runs/`; or a family of runs.")
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default RUN/report.html.")
     ] = None,
@@ -25,8 +28,14 @@ def report(
     """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
     from sparring.prices import read_prices
     from sparring.report import write_report
+    from sparring.tracking.family_folder import FamilyFolder
 
     prices = read_prices(price or ())
+    if FamilyFolder.is_family(run_path(run)):
+        if prices:
+            raise UsageError(f"{run} is a family of runs, whose page has no cost; give --price with one of its runs.")
+        _report_family(run_path(run), out, as_json)
+        return
     with Console(quiet=as_json).phase("reading the run"):
         written = write_report(run_path(run), out, prices=prices)
     if as_json:
@@ -35,6 +44,18 @@ def report(
     say(written.verdict.headline)
     left = f", {written.num_left_out} left out for its size" if written.num_left_out else ""
     say(f"wrote {written.path}: {written.num_episodes} episodes{left}, {written.num_bytes / 2**20:.1f} MiB")
+
+
+def _report_family(path: Path, out: Path | None, as_json: bool) -> None:
+    from sparring.report.family import write_family_report
+
+    with Console(quiet=as_json).phase("reading the runs"):
+        written = write_family_report(path, out)
+    if as_json:
+        print_json(written.as_json())
+        return
+    say(written.family.claim.headline)
+    say(f"wrote {written.path}: {len(written.family.seeds)} seeds, {written.num_bytes / 2**10:.0f} KiB")
 
 
 @app.command()

@@ -14,8 +14,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.cli.seeds import train_family
 from sparring.cli.tables import show_evaluations
 from sparring.config import load_config, read_recipe, resolved_view, untrainable
+from sparring.config.seeds import read_seeds
 from sparring.errors import UsageError
 from sparring.supervision.supervisor import Supervisor
 from sparring.tracking import Console, RunFolder
@@ -53,6 +55,13 @@ def train(
     ] = None,
     overrides: Overrides = None,
     name: Annotated[str | None, typer.Option(help="Name of the run folder; it must be new.")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SEEDS",
+            help="Train several seeds, one after another: 3 is that many from run.seed on, 0,4,7 are these. Again: goes on.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show every setting, check what can be checked, stop.")
     ] = False,
@@ -76,6 +85,10 @@ def train(
     """Train a recipe. Ctrl-C stops with a checkpoint; a second one stops at once."""
     changes = list(overrides or [])
     if resume is not None:
+        if seeds is not None:
+            raise UsageError(
+                "--resume continues one run; a family of runs goes on by itself: give `sparring train RECIPE --seeds ...` again."
+            )
         if recipe is not None:
             changes.insert(0, recipe)
         resume_training(
@@ -96,10 +109,17 @@ def train(
     config = load_config(path, changes)
     if not config.is_trainable:
         raise untrainable(config, str(path))
+    if seeds is not None:
+        read_seeds(seeds, config, changes)
     if supervise and not dry_run:
         named = [] if name is None else ["--name", name]
         unchecked = [] if check else ["--no-check"]
-        _supervise([str(path), *changes, *named, *unchecked], (), as_json=as_json)
+        several = [] if seeds is None else ["--seeds", seeds]
+        begin = [str(path), *changes, *named, *unchecked, *several]
+        _supervise(begin, again=None if seeds is None else begin, as_json=as_json)
+    if seeds is not None and not dry_run:
+        train_family(path, seeds, changes, name=name, check=check, as_json=as_json)
+        return
     from sparring.trainer import MultiTurnRLTrainer
 
     with MultiTurnRLTrainer(path, overrides=changes, name=name, check=check, quiet=as_json) as trainer:
@@ -110,12 +130,15 @@ def train(
         _report_training(trainer.train(), as_json)
 
 
-def _supervise(begin: Sequence[str], changes: Sequence[str], *, as_json: bool) -> NoReturn:
-    """Train in processes of their own and exit as the last of them did. `changes` are those of a run that is resumed."""
+def _supervise(
+    begin: Sequence[str], changes: Sequence[str] = (), *, again: Sequence[str] | None = None, as_json: bool
+) -> NoReturn:
+    """Train in processes of their own and exit as the last of them did. `changes` are those of a run that is resumed; `again` is
+    given instead where that goes on by itself."""
     command = (sys.executable, "-P", "-m", "sparring", "train", "--no-supervise", *(["--json"] if as_json else []))
     supervisor = Supervisor(
         (*command, *begin),
-        lambda run: (*command, "--resume", run, *changes),
+        lambda run: (*command, *(again or ("--resume", run, *changes))),
         say=lambda line: typer.echo(line, err=True),
     )
     sys.exit(supervisor.run())

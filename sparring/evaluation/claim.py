@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import MappingProxyType
 
 from sparring.evaluation.controls import (
     CONTROLS,
@@ -245,13 +246,16 @@ def _disagreement(one: Against, other: Against, sentence: str) -> Finding:
     )
 
 
-def claim_over(seeds: Mapping[int, Claim]) -> Claim:
-    """Of several runs that differ in their seed alone: what every one of them shows. Controls that not all have are left out."""
-    if len(seeds) == 1:
-        return next(iter(seeds.values()))
+def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = MappingProxyType({})) -> Claim:
+    """Of several runs that differ in their seed alone: what every one of them shows. Controls that not all have are left out.
+    `without`: by seed, why there is no result."""
+    left_out = tuple(_left_out(without))
+    if len(seeds) < 2:
+        claim = next(iter(seeds.values()), Claim(scope=()))
+        return replace(claim, caveats=(*left_out, *claim.caveats))
     by_seed = {seed: {one.control: one for one in claim.against} for seed, claim in seeds.items()}
     controls = dict.fromkeys(control for known in by_seed.values() for control in known)
-    against, caveats, is_incomplete = [], [], False
+    against, caveats, is_incomplete = [], [*left_out], False
     for control in controls:
         ones = {seed: known[control] for seed, known in by_seed.items() if control in known}
         if len(ones) < len(seeds):
@@ -268,8 +272,9 @@ def claim_over(seeds: Mapping[int, Claim]) -> Claim:
     missing = dict.fromkeys(one for claim in seeds.values() for one in claim.not_known.controls if one not in controls)
     lacking = [claim for claim in seeds.values() if not missing.keys().isdisjoint(claim.not_known.controls)]
     alike = {claim.alike for claim in seeds.values()}
+    num = f"{len(seeds)} of {len(seeds) + len(without)}" if without else f"{len(seeds)}"
     return Claim(
-        scope=(f"{len(seeds)} seeds", *dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:])),
+        scope=(f"{num} seeds", *dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:])),
         against=tuple(strongest_first(against)), alike=alike.pop() if len(alike) == 1 else "", is_incomplete=is_incomplete,
         caveats=tuple(caveats), not_known=NotKnown(
             controls=tuple(missing),
@@ -277,6 +282,13 @@ def claim_over(seeds: Mapping[int, Claim]) -> Claim:
         ),
         findings=tuple(finding for claim in seeds.values() for finding in claim.findings),
     )  # fmt: skip
+
+
+def _left_out(without: Mapping[int, str]) -> Iterator[str]:
+    """A seed that did not come to its end may be one that learned nothing, so it is named."""
+    if without:
+        names = listed([f"seed {seed} ({why})" for seed, why in without.items()])
+        yield f"The claim leaves out {names}: what {'it' if len(without) == 1 else 'they'} would show is not known."
 
 
 def _over(ones: Sequence[Against]) -> Against:

@@ -55,6 +55,8 @@ class RunFacts:
     """What a claim takes from the run beside its evaluations. Paths stand in the commands that it proposes."""
 
     name: str = "RUN"
+    family: str = ""
+    """The family of runs, or several runs, where the claim is made of them together; `name` then stands for each."""
     recipe: str = "RECIPE"
     runs: str = "runs"
     """The folder of runs."""
@@ -70,6 +72,11 @@ class RunFacts:
             return f"the {CONTINUED} by {self.continued.steps} steps"
         return SHOWN.get(control, control)
 
+    @property
+    def evaluates(self) -> str:
+        """The command that plays held-out tasks."""
+        return f"sparring eval --across {self.family}" if self.family else f"sparring eval {self.name}"
+
     def missing(self, compared: Collection[str]) -> tuple[str, ...]:
         """The expected controls that were not compared."""
         if self.has_warm_start:
@@ -80,7 +87,7 @@ class RunFacts:
 
     def remedy(self, missing: Collection[str]) -> str:
         """The command that plays them; what it plays is said behind it."""
-        evaluate = f"sparring eval {self.name}"
+        evaluate = self.evaluates
         if RANDOM in missing:
             return (
                 f"`sparring train {self.recipe} reward.reward=sparring.rewards:random_reward run.name=random --no-check` "

@@ -75,7 +75,7 @@ def common_part(tuned: Evaluation, against: Sequence[Against]) -> int | None:
 
 def _unsampled(seen: Seen) -> Iterator[str]:
     if seen.tuned.temperature == 0 and seen.against:
-        yield f"Not sampled. {JUMPS}; `sparring eval {seen.facts.name} --temperature 0 --temperature 1` samples, too."
+        yield f"Not sampled. {JUMPS}; `{seen.facts.evaluates} --temperature 0 --temperature 1` samples, too."
 
 
 def _partly_shared(seen: Seen) -> Iterator[str]:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparring.config.recipe import tables
 from sparring.errors import DataError
 from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
 from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report
 from sparring.tracking import RunFolder
+from sparring.tracking.family_folder import Origin
 from sparring.tracking.run_folder import CONTINUED
 from sparring.types import Task
 
@@ -48,12 +48,15 @@ def evaluated(run: RunFolder) -> Evaluated:
     )
 
 
-def claim_of_run(run: RunFolder, found: Evaluated | None = None, *, seen_in_training: int = 0) -> Claim:
+def claim_of_run(
+    run: RunFolder, found: Evaluated | None = None, *, seen_in_training: int = 0, family: str = ""
+) -> Claim:
     """What a run may claim. `found`: evaluations that were read already. `seen_in_training`: how many of the held-out tasks are
-    known to have been trained on, beside what the file has."""
+    known to have been trained on, beside what the file has. `family`: as a command spells the runs that make one
+    claim with it."""
     found = found or evaluated(run)
     facts = RunFacts(
-        name=_named(run.path), recipe=_named(run.recipe), runs=_named(run.path.parent),
+        name="RUN" if family else named(run.path), family=family, recipe=named(run.recipe), runs=named(run.path.parent),
         has_warm_start=run.config().warm_start is not None, continued=_continued(run),
         seen_in_training=max(seen_in_training, 0 if found.held_out is None else found.held_out.seen_in_training),
     )  # fmt: skip
@@ -75,23 +78,18 @@ def _continued(run: RunFolder) -> Continued | None:
 
 def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...], Claim]]:
     """Runs that differ in their seed alone make one claim together."""
-    families: dict[str, dict[int, RunFolder]] = {}
+    families: list[tuple[Origin, dict[int, RunFolder]]] = []
     for run in runs:
-        config = run.config()
-        settings = {name: section for name, section in tables(config).items() if name != "run"}
-        # The recipe's file has the seed; what else it has is in the settings.
-        code = {
-            name: digest
-            for name, digest in run.files().items()
-            if name != Path(str(run.manifest().get("recipe", ""))).name
-        }
-        key = json.dumps([settings, code], sort_keys=True, default=str)
-        if config.run.seed in families.get(key, {}):
-            key += str(run.path)  # the same once more, which is no other seed
-        families.setdefault(key, {})[config.run.seed] = run
+        origin, seed = Origin.of_run(run), run.config().run.seed
+        alike = (family for first, family in families if seed not in family and not first.differences(origin))
+        family = next(alike, None)
+        if family is None:
+            families.append((origin, {seed: run}))
+        else:
+            family[seed] = run
     return [
         (tuple(family.values()), claim_over({seed: claim_of_run(run) for seed, run in sorted(family.items())}))
-        for family in families.values()
+        for _, family in families
     ]
 
 
@@ -111,7 +109,7 @@ def claim_of_report(report: EvaluationReport) -> Claim:
     return claim_of_run(run, Evaluated(held_out=report, validations={}, earlier=others))
 
 
-def _named(path: Path) -> str:
+def named(path: Path) -> str:
     """As a command spells it."""
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from sparring.evaluation.across_runs import Compared
+from sparring.evaluation.across_seeds import AcrossSeeds
 from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.statistics import Interval
 from sparring.tracking.console import interval
 from sparring.tracking.refused import refused_reasons
 from sparring.types import Outcome
@@ -198,6 +200,47 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
                 more = f", and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
                 said.append(f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}")
     return said
+
+
+def seeds_table(family: AcrossSeeds) -> Table:
+    """A row a seed, with the success of each policy and its interval over tasks; below them the mean with both intervals."""
+    names = list(family.policies)
+    controls = list(family.gains)[:1]
+    rows: list[list[object]] = []
+    for one in family.seeds:
+        gains = [one.differences.get(control) for control in controls]
+        stands = f"{one.status}, step {one.step}" if one.claim is None else ""
+        stands = "outlier" if family.outlier is not None and family.outlier.seed == one.seed else stands
+        rows.append([
+            f"{one.seed} ({stands})" if stands else str(one.seed),
+            *("" if name not in one.evaluations else interval(one.evaluations[name].success) for name in names),
+            *("" if gain is None else interval(gain.difference) for gain in gains),
+        ])  # fmt: skip
+    columns = ["seed", *names, *(f"tuned - {control}" for control in controls)]
+    over = [*family.policies.values(), *(family.gains[control] for control in controls)]
+    if len(family.finished) > 1:
+        rows.append(["mean, over seeds", *(_over(one.mean, one.seeds) for one in over)])
+        rows.append(["over seeds and tasks", *(_over(one.mean, one.seeds_and_tasks) for one in over)])
+    return (
+        f"{family.name}: success on {family.setting} (95 % intervals in brackets; of a seed, over tasks)",
+        columns,
+        rows,
+    )
+
+
+def gains_table(family: AcrossSeeds) -> Table | None:
+    """What tuned is better by than each control, the strongest first; None with fewer than two, which the other table shows."""
+    if len(family.gains) < 2:
+        return None
+    rows: list[list[object]] = [
+        [f"tuned - {control}", _over(one.mean, one.seeds), _over(one.mean, one.seeds_and_tasks)]
+        for control, one in family.gains.items()
+    ]
+    return "mean over seeds, paired by task", ["comparison", "over seeds", "over seeds and tasks"], rows
+
+
+def _over(mean: float, found: Interval | None) -> str:
+    return f"{mean:.2f}" if found is None else interval(found)
 
 
 def _count(evaluation: Evaluation, name: str) -> int:

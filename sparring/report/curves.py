@@ -33,6 +33,8 @@ class Line:
     points: Points
     band: Sequence[tuple[int, float, float]] = ()
     """(step, low, high) of its interval."""
+    style: str = ""
+    """A class of its own; empty takes the next of STYLES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def svg(chart: Chart) -> str:
         for step in places
     ]
     parts += _drawn_marks([(x(mark.step), mark) for mark in chart.marks if first <= mark.step <= last])
-    for line, style in zip(chart.lines, STYLES, strict=False):
+    for line, style in _styled(chart.lines):
         if line.band:
             edge = [(x(step), y(high)) for step, _, high in line.band]
             edge += [(x(step), y(low)) for step, low, _ in reversed(line.band)]
@@ -192,8 +194,14 @@ def legend(chart: Chart) -> str:
     return " ".join(
         f'<span class="key"><svg viewBox="0 0 28 8" aria-hidden="true"><polyline class="{style}" points="0,4 28,4"/></svg>'
         f"{text(line.name)} <b>{line.points[-1][1]:.3g}</b></span>"
-        for line, style in zip(chart.lines, STYLES, strict=False)
+        for line, style in _styled(chart.lines)
     )
+
+
+def _styled(lines: Sequence[Line]) -> Iterator[tuple[Line, str]]:
+    """As many as there are styles for."""
+    yield from ((line, line.style) for line in lines if line.style)
+    yield from zip((line for line in lines if not line.style), STYLES, strict=False)
 
 
 def _marks(record: Record) -> Iterator[Mark]:

@@ -70,7 +70,7 @@ class Supervisor:
     def run(self) -> int:
         """Returns the exit code for this process."""
         adopt_orphans()
-        num_restarts, last_step = 0, -1
+        num_restarts, last_run, last_step = 0, self._run, -1
         command = self._begin
         with self._signals():
             while True:
@@ -89,8 +89,9 @@ class Supervisor:
                     self._say(f"error: {self._what} {crash} before it had a run folder; nothing is to be resumed.")
                     return CRASHED
                 step = int(self._run.status().get("step") or 0)
-                num_restarts = 1 if step > last_step else num_restarts + 1
-                last_step = step
+                is_further = step > last_step or self._run is not last_run
+                num_restarts = 1 if is_further else num_restarts + 1
+                last_run, last_step = self._run, step
                 if num_restarts > self._max_restarts:
                     reason = f"{self._what} {crash} {num_restarts} times in a row after step {step}"
                     self._run.set_status("failed", reason=reason)
@@ -143,7 +144,8 @@ class Supervisor:
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
                         told |= json.loads(line)
-                    if "run" in told and self._run is None:
+                    # A process may train several runs, one after another; one that is resumed is named again.
+                    if "run" in told and (self._run is None or self._run.path != Path(told["run"])):
                         self._run = RunFolder(Path(told["run"]))
                 elif has_ended:
                     break

@@ -113,7 +113,7 @@ class Console:
     def __init__(
         self, quiet: bool = False, *, progress: RichConsole | None = None, results: RichConsole | None = None
     ) -> None:
-        self._quiet = quiet
+        self.is_quiet = quiet
         self._has_warned_of_breaks = self._has_warned_of_correction = False
         self._refused: set[str] = set()
         """Reasons that were warned of."""
@@ -289,7 +289,7 @@ class Console:
     @contextmanager
     def _bar(self, title: str, total: int | None, *, completed: int = 0) -> Iterator[TaskID | None]:
         """One bar of the display that all open bars share. None where no bar is shown."""
-        if self._quiet or not self._out.is_terminal:
+        if self.is_quiet or not self._out.is_terminal:
             yield None
             return
         if self._bars is None:
@@ -310,7 +310,7 @@ class Console:
             self._bars.update(bar, **changes)
 
     def _print(self, line: str) -> None:
-        if not self._quiet:
+        if not self.is_quiet:
             self._out.print(masked(line), markup=False, soft_wrap=True)
 
 

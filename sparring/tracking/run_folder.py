@@ -38,7 +38,9 @@ from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = RUN_RECIPE, "manifest.json", "status.json", "stop", "pause", "lock"
 MANIFEST_FORMAT = 2
-LEDGER = "ledger.sqlite"
+LEDGER, FINDINGS = "ledger.sqlite", "findings.jsonl"
+FAMILY = "family.json"
+"""What says which runs differ in their seed alone, in a folder of its own beside them."""
 VOCABULARY = "vocabulary.json"
 """What each token id of the model stands for, by id: for who reads the run without its tokenizer."""
 WARM_START = "warm_start"
@@ -58,6 +60,11 @@ class RunFolder:
     """An existing run. Raises DataError when `path` is none."""
 
     def __init__(self, path: Path) -> None:
+        if (path / FAMILY).is_file():
+            raise DataError(
+                f"{path} is a family of runs, not one run; name one of them, {path}-seed-0 say. `train --seeds`, `eval --across` "
+                "and `report` take the family."
+            )
         if not self.is_run(path):
             what = "holds no run.toml, so it is no run folder" if path.is_dir() else "does not exist"
             raise DataError(
@@ -83,7 +90,7 @@ class RunFolder:
             path = _make(runs_dir, name, recipe)
             try:
                 kept = copy_files(files, path / FOLDER)
-                _write_json(path / MANIFEST, manifest(config, recipe, files, kept))
+                write_json(path / MANIFEST, manifest(config, recipe, files, kept))
                 _write_recipe(path, config, files)
             except OSError:
                 shutil.rmtree(path, ignore_errors=True)
@@ -146,10 +153,22 @@ class RunFolder:
         ]
         for report in reports:
             manifest["sha256"] |= report["measured"].get("files", {})
-        _write_json(self.path / MANIFEST, manifest)
-        with (self.path / "findings.jsonl").open("a", encoding="utf-8") as file:
+        write_json(self.path / MANIFEST, manifest)
+        with (self.path / FINDINGS).open("a", encoding="utf-8") as file:
             for finding in (one for report in reports for one in report["findings"]):
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
+
+    def take_checks(self, other: Self) -> None:
+        """Record the check of another run of the same recipe as this one's own, which is not checked again."""
+        theirs, manifest = other.manifest(), self.manifest()
+        if not theirs.get("checked"):
+            return
+        write_json(self.path / MANIFEST, {**manifest, "checked": theirs["checked"]})
+        path = other.path / FINDINGS
+        lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+        # What detectors found has the step after which they did.
+        own = [line for line in lines if line.strip() and json.loads(line).get("step") is None]
+        (self.path / FINDINGS).write_text("".join(f"{line}\n" for line in own), "utf-8")
 
     def record_origin(
         self, parent: Path, step: int, changes: Mapping[str, tuple[Json, Json]], files: Sequence[str]
@@ -160,7 +179,7 @@ class RunFolder:
             "run": str(parent), "step": step, "changes": {key: list(values) for key, values in changes.items()},
             "files": list(files),
         }  # fmt: skip
-        _write_json(self.path / MANIFEST, manifest)
+        write_json(self.path / MANIFEST, manifest)
 
     def origin(self) -> Mapping[str, Any] | None:
         """What `record_origin` noted; None of a run that was not branched. Raises DataError for a damaged manifest."""
@@ -189,7 +208,7 @@ class RunFolder:
         if changes:
             entry = {"time": time.time(), "changes": {key: list(values) for key, values in changes.items()}}
             manifest["resumed"] = [*manifest.get("resumed", []), entry]
-        _write_json(self.path / MANIFEST, manifest)
+        write_json(self.path / MANIFEST, manifest)
 
     def files(self) -> dict[str, str]:
         """The sha256 of the run's copies of the recipe's files, and of code that was added to them, by path in `code`."""
@@ -209,7 +228,7 @@ class RunFolder:
         manifest = self.manifest()
         if not read.items() <= manifest["sha256"].items():
             manifest["sha256"] |= read
-            _write_json(self.path / MANIFEST, manifest)
+            write_json(self.path / MANIFEST, manifest)
 
     def keep_vocabulary(self, texts: Sequence[str]) -> None:
         """Keep what each token id stands for, by id."""
@@ -260,14 +279,9 @@ class RunFolder:
 
     @contextmanager
     def held_for_training(self) -> Iterator[None]:
-        """One training at a time, across processes; the system lets go when a process dies. Raises UsageError."""
-        with (self.path / LOCK).open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UsageError(
-                    f"{self.path} is being trained already; stop that first (`sparring runs stop {self.path}`), or watch it."
-                ) from error
+        """One training at a time, across processes. Raises UsageError."""
+        stop = f"stop that first (`sparring runs stop {self.path}`), or watch it"
+        with held(self.path, f"{self.path} is being trained already; {stop}."):
             yield
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
@@ -286,7 +300,7 @@ class RunFolder:
             "process": {"pid": os.getpid(), "host": platform.node(), "started": _started(os.getpid())},
         }
         try:
-            _write_json(self.path / STATUS, content)
+            write_json(self.path / STATUS, content)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not before:
                 raise
@@ -355,6 +369,17 @@ class RunFolder:
         except OSError:
             return None
         return pid
+
+
+@contextmanager
+def held(folder: Path, refusal: str) -> Iterator[None]:
+    """Hold a folder's lock; the system lets go when a process dies. Raises UsageError with `refusal` where another has it."""
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(refusal) from error
+        yield
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:
@@ -492,7 +517,7 @@ def _catches(pid: int, number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def _write_json(path: Path, content: Json) -> None:
+def write_json(path: Path, content: Json) -> None:
     """Replace a file so that readers see the old or the new content, never half of it."""
     text = json.dumps(content, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

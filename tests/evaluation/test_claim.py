@@ -115,6 +115,10 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     "seeds_incomplete": lambda: claim_over(
         {s: of(*table(*(row for row in BEATEN if s != 1 or row[0] != CONTINUED))) for s in range(3)}
     ),
+    "seeds_unfinished": lambda: claim_over(
+        {seed: of(*table(*BEATEN)) for seed in range(2)}, without={2: "failed: out of memory"}
+    ),
+    "one_seed_finished": lambda: claim_over({0: of(*table(*BEATEN))}, without={1: "stopped", 2: "stopped"}),
     "tiny_set": lambda: of(*table(("warm start", 0), (CONTINUED, 0), ("tuned", 8), tasks=range(8))),
     "tiny_set_nothing": lambda: of(*table((CONTINUED, 2), ("tuned", 5), tasks=range(5))),
     "few_tasks_many_episodes": lambda: of(*table((CONTINUED, 0), ("tuned", 5), tasks=range(5), each=20)),

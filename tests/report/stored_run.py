@@ -86,13 +86,13 @@ def evaluation(
 class StoredRun:
     """A run of two steps at `path`, to which a test adds what it is about."""
 
-    def __init__(self, folder: Path, recipe: str = RECIPE, *, seed: int = 0) -> None:
-        (folder / "recipe").mkdir()
+    def __init__(self, folder: Path, recipe: str = RECIPE, *, seed: int = 0, name: str = "stored") -> None:
+        (folder / "recipe").mkdir(exist_ok=True)
         (folder / "recipe" / "recipe.toml").write_text(
             f'[run]\nseed = {seed}\nruns_dir = "{folder / "runs"}"\n{recipe}'
         )
         config = load_config(folder / "recipe" / "recipe.toml")
-        self.folder = RunFolder.create(config, folder / "recipe" / "recipe.toml", name="stored")
+        self.folder = RunFolder.create(config, folder / "recipe" / "recipe.toml", name=name)
         self.path = self.folder.path
         self.folder.set_status("completed", step=2)
         self.folder.keep_vocabulary(VOCABULARY)

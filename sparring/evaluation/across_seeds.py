@@ -1,0 +1,265 @@
+"""What runs show together that differ in their seed alone, from their files: by policy, against controls, and as one claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from sparring.errors import DataError, UsageError
+from sparring.evaluation.claim import Claim, claim_over
+from sparring.evaluation.comparison import Comparison
+from sparring.evaluation.controls import BASE, CONTINUED, ORIGIN, WARM_START, listed
+from sparring.evaluation.evaluation import Evaluation, interval_json
+from sparring.evaluation.of_run import Evaluated, claim_of_run, evaluated, named
+from sparring.evaluation.over_seeds import (
+    Outlier,
+    interval_over_seeds,
+    interval_over_seeds_and_tasks,
+    outlier_of,
+    shared_tasks,
+)
+from sparring.evaluation.policies import run_path
+from sparring.evaluation.statistics import Interval
+from sparring.tracking import RunFolder
+from sparring.tracking.family_folder import FamilyFolder, Origin, listed_differences
+
+TUNED = "tuned"
+MOST_LETTERS = 120
+"""Of why a seed has no result; the run's status has all."""
+ORDER = (BASE, ORIGIN, WARM_START, CONTINUED)
+"""Of policies in a table; others follow, and tuned is last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRun:
+    """One seed: its run, and what that shows."""
+
+    seed: int
+    run: RunFolder | None
+    """None where it was not begun."""
+    status: str
+    """As in `status.json`; `not begun` without a run."""
+    step: int = 0
+    reason: str = ""
+    claim: Claim | None = None
+    """None of a run that is not completed."""
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """By policy, in the setting that the claim is about."""
+        if self.claim is None or self.claim.tuned is None:
+            return {}
+        controls = {one.control: one.before for one in self.claim.against if one.before is not None}
+        return {**controls, TUNED: self.claim.tuned}
+
+    @property
+    def differences(self) -> dict[str, Comparison]:
+        """What tuned is better by, by control."""
+        against = () if self.claim is None else self.claim.against
+        return {one.control: one.comparison for one in against if one.comparison is not None}
+
+    @property
+    def missing(self) -> str:
+        """Why it has no result, in a few words."""
+        reason = self.reason if len(self.reason) <= MOST_LETTERS else f"{self.reason[:MOST_LETTERS]}..."
+        return f"{self.status}: {reason}" if reason else self.status
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed, "run": None if self.run is None else str(self.run.path), "status": self.status,
+            "step": self.step, "reason": self.reason or None,
+            "success": {name: interval_json(one.success) for name, one in self.evaluations.items()},
+            "differences": {name: interval_json(one.difference) for name, one in self.differences.items()},
+            "claim": None if self.claim is None else self.claim.as_json(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSeeds:
+    """One number over seeds: a policy's success, or what tuned is better by."""
+
+    mean: float
+    seeds: Interval | None
+    """For other seeds on these tasks; None of one seed."""
+    seeds_and_tasks: Interval | None
+    """For other seeds on other tasks."""
+
+    @classmethod
+    def of(cls, by_seed: Sequence[Mapping[str, float]], *, least: float = 0.0) -> OverSeeds:
+        means = [fmean(one.values()) for one in by_seed]
+        return cls(
+            mean=fmean(means), seeds=interval_over_seeds(means, least=least),
+            seeds_and_tasks=interval_over_seeds_and_tasks(by_seed, least=least),
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        both = {"over_seeds": self.seeds, "over_seeds_and_tasks": self.seeds_and_tasks}
+        return {"mean": self.mean, **{name: one and interval_json(one) for name, one in both.items()}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcrossSeeds:
+    """A family of runs."""
+
+    name: str
+    seeds: tuple[SeedRun, ...]
+    is_held_out: bool
+    """Else the validations of training stand in."""
+    policies: Mapping[str, OverSeeds]
+    """Those that every seed with a result has."""
+    gains: Mapping[str, OverSeeds]
+    """What tuned is better by than each control, the strongest first."""
+    outlier: Outlier | None
+    claim: Claim
+    notes: tuple[str, ...] = ()
+
+    @property
+    def finished(self) -> tuple[SeedRun, ...]:
+        return tuple(one for one in self.seeds if one.claim is not None)
+
+    @property
+    def setting(self) -> str:
+        """Which tasks, and how they were sampled."""
+        tuned = next((one.evaluations[TUNED] for one in self.finished if one.evaluations), None)
+        split = "held-out tasks" if self.is_held_out else "validation tasks"
+        return split if tuned is None else f"{split}, {tuned.setting}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "family": self.name, "seeds": [one.as_json() for one in self.seeds],
+            "split": "held_out" if self.is_held_out else "validation",
+            "policies": {name: one.as_json() for name, one in self.policies.items()},
+            "gains": {name: one.as_json() for name, one in self.gains.items()},
+            "outlier": None if self.outlier is None else self.outlier.seed,
+            "notes": list(self.notes), "claim": self.claim.as_json(),
+        }  # fmt: skip
+
+
+def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
+    """The name, as a command spells it, and the runs by seed: of one family, or several runs that differ in their seed alone.
+
+    Raises UsageError for runs that do not belong together, DataError for what is neither.
+    """
+    paths = [run_path(source) for source in dict.fromkeys(sources)]
+    families = [path for path in paths if FamilyFolder.is_family(path)]
+    if families and len(paths) > 1:
+        raise UsageError(f"{families[0]} is a family of runs already; name that alone, or runs alone.")
+    if families:
+        family = FamilyFolder(families[0])
+        runs = {seed: RunFolder(path) if RunFolder.is_run(path) else None for seed, path in family.runs.items()}
+        return named(family.path), runs
+    given = [RunFolder(path) for path in paths]
+    if len(given) < 2:
+        raise UsageError(
+            f"{sources[0]} is one run, so one seed; name two runs or more that differ in their seed, or a family that `sparring "
+            "train RECIPE --seeds 3` made."
+        )
+    found: dict[int, RunFolder | None] = {}
+    for run in given:
+        seed, first = run.config().run.seed, given[0]
+        if different := Origin.of_run(first).differences(Origin.of_run(run)):
+            raise UsageError(
+                f"{first.path} and {run.path} differ in more than their seed: {listed_differences(different)}. Name runs of one "
+                "recipe; `sparring eval --compare` shows others side by side."
+            )
+        if (other := found.setdefault(seed, run)) is not None and other is not run:
+            raise UsageError(f"{other.path} and {run.path} both have seed {seed}; name one of them.")
+    return " ".join(named(run.path) for run in given), dict(sorted(found.items()))
+
+
+def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds:
+    """From the files of the runs; runs that are not completed have no result, and the claim says so. Held-out evaluations count
+    where every completed run has one, else the validations of all."""
+    stands = {seed: _stands(seed, run) for seed, run in runs.items()}
+    found = {
+        seed: evaluated(one.run)
+        for seed, one in stands.items()
+        if one.run is not None and one.status == "completed"
+    }  # fmt: skip
+    without = [seed for seed, one in found.items() if one.held_out is None]
+    is_held_out = bool(found) and not without
+    seeds = [
+        one if seed not in found else replace(one, claim=_claim(one, found[seed], name, is_held_out=is_held_out))
+        for seed, one in stands.items()
+    ]
+    finished = {one.seed: one for one in seeds if one.claim is not None}
+    results = [one for one in finished.values() if one.evaluations]
+    policies, gains = dict(_policies(results)), dict(_gains(results))
+    outlier = outlier_of({one.seed: _rates(one.evaluations[TUNED]) for one in results})
+    claim = claim_over(
+        {seed: one.claim for seed, one in finished.items() if one.claim is not None},
+        without={one.seed: one.missing for one in seeds if one.claim is None},
+    )
+    notes: list[str] = []
+    if without and len(without) < len(found):
+        lacking = listed([str(seed) for seed in without])
+        notes.append(f"Seeds without a held-out evaluation: {lacking}; so these are validations. {_plays(name)}")
+    elif without:
+        notes.append(f"These are validations. {_plays(name)}")
+    if len(results) > 1 and not shared_tasks([_rates(one.evaluations[TUNED]) for one in results]):
+        notes.append(
+            "Each seed played tasks of its own, split off by its seed, so the interval over seeds covers tasks, too."
+        )
+    return AcrossSeeds(
+        name=name, seeds=tuple(seeds), is_held_out=is_held_out, policies=policies,
+        gains={one.control: gains[one.control] for one in claim.against if one.control in gains}, outlier=outlier,
+        claim=claim, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def outlier_sentence(family: AcrossSeeds) -> str:
+    """Which seed stands apart and where to look, or that none does; empty where too few seeds have a result."""
+    if family.outlier is None:
+        return "No seed stands apart." if len(family.finished) > 2 else ""
+    run = next(one.run for one in family.seeds if one.seed == family.outlier.seed)
+    look = "" if run is None else f" `sparring diagnose {named(run.path)}` looks for the cause."
+    return f"{family.outlier.sentence} (success of tuned, {family.setting}).{look}"
+
+
+def _plays(name: str) -> str:
+    return f"`sparring eval --across {name}` plays held-out tasks."
+
+
+def _stands(seed: int, run: RunFolder | None) -> SeedRun:
+    if run is None:
+        return SeedRun(seed=seed, run=None, status="not begun")
+    status = run.status()
+    return SeedRun(
+        seed=seed, run=run, status=str(status.get("status", "unknown")), step=int(status.get("step") or 0),
+        reason=str(status.get("reason") or ""),
+    )  # fmt: skip
+
+
+def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> Claim:
+    assert one.run is not None
+    if not found.held_out and not found.validations:
+        raise DataError(
+            f"{one.run.path} has no evaluation and no validation, so it shows nothing; `sparring eval {one.run.path}` makes one."
+        )
+    return claim_of_run(one.run, found if is_held_out else replace(found, held_out=None, earlier=()), family=name)
+
+
+def _rates(one: Evaluation) -> dict[str, float]:
+    return dict(zip(one.task_ids, map(float, one.rates), strict=True))
+
+
+def _policies(results: Sequence[SeedRun]) -> Iterator[tuple[str, OverSeeds]]:
+    names = dict.fromkeys(name for one in results for name in one.evaluations)
+    places = {name: place for place, name in enumerate(ORDER)}
+    for name in sorted(names, key=lambda name: (name == TUNED, places.get(name, len(places)))):
+        if all(name in one.evaluations for one in results):
+            yield name, OverSeeds.of([_rates(one.evaluations[name]) for one in results])
+
+
+def _gains(results: Sequence[SeedRun]) -> Iterator[tuple[str, OverSeeds]]:
+    for control in dict.fromkeys(name for one in results for name in one.differences):
+        if all(control in one.differences for one in results):
+            yield control, OverSeeds.of([_gain(one, control) for one in results], least=-1.0)
+
+
+def _gain(one: SeedRun, control: str) -> dict[str, float]:
+    """By task that both played."""
+    before, after = (_rates(one.evaluations[name]) for name in (control, TUNED))
+    return {task: after[task] - before[task] for task in before if task in after}

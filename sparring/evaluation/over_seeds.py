@@ -1,0 +1,166 @@
+"""Intervals over seeds, and over seeds and tasks; which seed stands apart. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import atan, cos, floor, inf, pi, sin, sqrt
+from statistics import NormalDist, fmean, median, variance
+
+from sparring.evaluation.statistics import Interval, mean_interval
+
+MOST_DEGREES = 1000
+"""Of freedom: above these Student's t is the normal distribution."""
+LEAST_SEEDS = 3
+"""Of two seeds that differ, neither is known to be the unusual one."""
+LEAST_DISTANCE = 0.1
+"""Of a share, from the nearest other seed."""
+TIMES_THE_OTHERS = 3.0
+"""How many times as far from the nearest other seed as neighbors among the others are from each other, on average."""
+CHANCE = 0.05
+"""That the tasks alone set some seed of several that are alike apart from the others."""
+
+
+@cache
+def student_quantile(degrees: int, level: float = 0.95) -> float:
+    """The two-sided quantile of Student's t: 12.706 for one degree of freedom at 0.95."""
+    if degrees > MOST_DEGREES:
+        return NormalDist().inv_cdf((1 + level) / 2)
+    low, high = 0.0, 1.0
+    while _within(high, degrees) < level:
+        high *= 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _within(middle, degrees) < level else (low, middle)
+    return middle
+
+
+def _within(t: float, degrees: int) -> float:
+    """The chance to be between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(degrees))
+    is_odd = degrees % 2 == 1
+    term = total = cos(angle) if is_odd else 1.0
+    for power in range(3 if is_odd else 2, degrees - 1, 2):
+        term *= cos(angle) ** 2 * (power - 1) / power
+        total += term
+    if not is_odd:
+        return sin(angle) * total
+    return 2 / pi * (angle + (sin(angle) * total if degrees > 1 else 0.0))
+
+
+def interval_over_seeds(values: Sequence[float], *, least: float = 0.0, most: float = 1.0) -> Interval | None:
+    """Student's t interval of the mean, one number a seed: what other seeds would give on the same tasks. None of one seed.
+
+    `least` and `most` bound what a value may be. Equal values have an interval without width.
+    """
+    if len(values) < 2:
+        return None
+    return _around(fmean(values), variance(values) / len(values), len(values) - 1, least, most)
+
+
+def interval_over_seeds_and_tasks(
+    seeds: Sequence[Mapping[str, float]], *, least: float = 0.0, most: float = 1.0
+) -> Interval | None:
+    """Interval of the mean for other seeds on other tasks; of each seed one number a task, by task id. None of one seed.
+
+    Where the seeds have at least half of their tasks in common, the two are crossed: the variance of the mean is
+    (MS_s + max(MS_t - MS_st, 0)) / (S T) of the mean squares over seeds, tasks and their interaction, with
+    (MS_s + max(MS_t - MS_st, 0))^2 / (MS_s^2 / (S - 1)) degrees of freedom (Hillis, "A comparison of denominator degrees of
+    freedom methods for multiple observer ROC analysis", 2007). Where each has its own, its mean varies with both, so that
+    Student's interval over seeds covers both. It is never narrower than the interval over tasks of the mean over seeds, which has
+    a width also where all values are equal.
+    """
+    if len(seeds) < 2:
+        return None
+    mean = fmean(fmean(one.values()) for one in seeds)
+    shared = shared_tasks(seeds)
+    if not shared:
+        by_task = [value for one in seeds for value in one.values()]
+        found = interval_over_seeds([fmean(one.values()) for one in seeds], least=least, most=most)
+        assert found is not None
+    else:
+        by_task = [fmean(one[task] for one in seeds) for task in shared]
+        found = _around(mean, *_crossed([[one[task] for task in shared] for one in seeds]), least, most)
+    # Shares of least to most, for which the interval over tasks is defined.
+    unit = mean_interval([(value - least) / (most - least) for value in by_task])
+    shift = mean - fmean(by_task)
+    low, high = (least + (most - least) * end + shift for end in (unit.low, unit.high))
+    return Interval(mean, max(least, min(found.low, low)), min(most, max(found.high, high)))
+
+
+def shared_tasks(seeds: Sequence[Mapping[str, float]]) -> list[str]:
+    """Those that all have, in order; none where they are fewer than half of a seed's, or only one."""
+    shared = set.intersection(*(set(one) for one in seeds))
+    is_crossed = len(shared) > 1 and all(2 * len(shared) >= len(one) for one in seeds)
+    return sorted(shared) if is_crossed else []
+
+
+def _crossed(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Variance of the mean and its degrees of freedom; a row a seed, a column a task."""
+    num_seeds, num_tasks = len(rows), len(rows[0])
+    seeds, tasks = [fmean(row) for row in rows], [fmean(column) for column in zip(*rows, strict=True)]
+    mean = fmean(seeds)
+    between_seeds, between_tasks = num_tasks * variance(seeds), num_seeds * variance(tasks)
+    rest = sum(
+        (value - seed - task + mean) ** 2
+        for row, seed in zip(rows, seeds, strict=True)
+        for value, task in zip(row, tasks, strict=True)
+    ) / ((num_seeds - 1) * (num_tasks - 1))
+    both = between_seeds + max(between_tasks - rest, 0.0)
+    degrees = both**2 * (num_seeds - 1) / between_seeds**2 if between_seeds > 0 else inf
+    return both / (num_seeds * num_tasks), degrees
+
+
+def _around(mean: float, variance: float, degrees: float, least: float, most: float) -> Interval:
+    half = student_quantile(floor(min(degrees, MOST_DEGREES + 1))) * sqrt(variance)
+    return Interval(mean, max(least, mean - half), min(most, mean + half))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """A seed that stands apart from the others."""
+
+    seed: int
+    value: float
+    others: tuple[float, ...]
+    """In order."""
+
+    @property
+    def sentence(self) -> str:
+        low, high = f"{self.others[0]:.2f}", f"{self.others[-1]:.2f}"
+        others = low if low == high else f"{low} to {high}"
+        return f"Seed {self.seed} stands apart: {self.value:.2f}, the others {others}"
+
+
+def outlier_of(seeds: Mapping[int, Mapping[str, float]]) -> Outlier | None:
+    """The seed whose mean is the furthest from the median of the means, if it stands apart. `seeds`: of each a share a task.
+
+    That is, of at least 3 seeds: its mean is at least 0.1 from the nearest other one, and 3 times as far as neighbors among the
+    others are from each other on average; and the tasks do not explain the distance: the interval of the difference from the mean
+    of the others (paired by task where all have the same) leaves out 0, at 95 % for all seeds together (Bonferroni).
+    """
+    if len(seeds) < LEAST_SEEDS:
+        return None
+    means = {seed: fmean(tasks.values()) for seed, tasks in seeds.items()}
+    middle = median(means.values())
+    furthest = max(means, key=lambda seed: abs(means[seed] - middle))
+    others = sorted(mean for seed, mean in means.items() if seed != furthest)
+    distance = min(abs(means[furthest] - other) for other in others)
+    # Rounded: a distance of shares that is the limit itself counts.
+    apart = (others[-1] - others[0]) / (len(others) - 1)
+    if round(distance - max(LEAST_DISTANCE, TIMES_THE_OTHERS * apart), 9) < 0:
+        return None
+    is_by_chance = _is_by_chance(seeds[furthest], [tasks for seed, tasks in seeds.items() if seed != furthest])
+    return None if is_by_chance else Outlier(seed=furthest, value=means[furthest], others=tuple(others))
+
+
+def _is_by_chance(one: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> bool:
+    """Whether the tasks alone explain the difference between one seed and the mean of the others."""
+    level = 1 - CHANCE / (len(others) + 1)
+    if shared := shared_tasks([one, *others]):
+        half = [(1 + one[task] - fmean(other[task] for other in others)) / 2 for task in shared]
+        difference = mean_interval(half, level=level)
+        return difference.low <= 0.5 <= difference.high
+    mine = mean_interval(list(one.values()), level=level)
+    theirs = mean_interval([value for other in others for value in other.values()], level=level)
+    return mine.low <= theirs.high and theirs.low <= mine.high

@@ -1,0 +1,253 @@
+"""A recipe with several seeds: runs that are trained one after another in one process, and evaluated together.
+
+trained = train_seeds("recipes/pointer_chase", "3")
+evaluated = evaluate_seeds([str(trained.family.path)])
+evaluated.across.claim.headline
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparring.build import refuse_training
+from sparring.config import Config, load_config, untrainable
+from sparring.config.seeds import read_seeds
+from sparring.errors import DataError, ServiceError, SparringError, UsageError
+from sparring.evaluation.across_seeds import AcrossSeeds, across_seeds, runs_of
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.losses import refuse_lost
+from sparring.evaluation.of_run import evaluated
+from sparring.evaluation.policies import checkpoint_of, read_policy
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.tracking import Console, RunFolder
+from sparring.tracking.family_folder import FamilyFolder, Origin, listed_differences
+from sparring.tracking.recipe_files import folder_of
+from sparring.tracking.run_folder import CONTINUED, UNDER_WAY, WARM_START
+from sparring.trainer import MultiTurnRLTrainer, TrainResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedSeeds:
+    """What `train_seeds` did."""
+
+    family: FamilyFolder
+    across: AcrossSeeds
+    failures: Mapping[int, SparringError]
+    """By seed. The others were trained all the same."""
+    is_stopped: bool
+    """Whether it was asked to stop, so that seeds are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedSeeds:
+    """What `evaluate_seeds` did."""
+
+    across: AcrossSeeds
+    failures: Mapping[int, SparringError]
+    """By seed: a checkpoint that is damaged, or more lost episodes than the recipe allows. The others were evaluated."""
+
+
+def family_path(recipe: Path, config: Config, name: str | None) -> Path:
+    """Where the family of a recipe is kept: under its name, or that of the recipe's folder."""
+    return Path(config.run.runs_dir) / (name or config.run.name or recipe.resolve().parent.name or "family")
+
+
+def train_seeds(
+    recipe: str | Path, seeds: str, *, overrides: Sequence[str] = (), name: str | None = None, check: bool = True,
+    quiet: bool = False,
+) -> TrainedSeeds:  # fmt: skip
+    """Train a recipe with each of several seeds, one after another, each in a run folder of its own; blocks.
+
+    `seeds` are spelt as `read_seeds` takes them. The recipe is checked once. Called again it goes on: completed seeds are not
+    trained again, others are resumed, new ones are added. A seed that fails leaves the others to be trained.
+
+    Raises UsageError where the family was begun with another recipe or other settings or is being trained, and whatever keeps the
+    first seed from being begun.
+    """
+    path = Path(recipe)
+    path = path / "recipe.toml" if path.is_dir() else path
+    config = load_config(path, list(overrides))
+    if not config.is_trainable:
+        raise untrainable(config, str(path))
+    refuse_training(config, folder_of(path))
+    wanted = read_seeds(seeds, config, overrides)
+    family = _opened(path, config, name)
+    with family.held():
+        _refuse_taken(family, wanted)
+        family.add(wanted)
+        try:
+            failures, is_stopped = _train_each(family, wanted, path, overrides, check=check, console=Console(quiet))
+        finally:
+            if not any(run.exists() for run in family.runs.values()):
+                shutil.rmtree(family.path)  # nothing came of it, and its name is free
+    return TrainedSeeds(
+        family=family, across=across_seeds(*runs_of([str(family.path)])), failures=failures, is_stopped=is_stopped
+    )
+
+
+def _train_each(
+    family: FamilyFolder, seeds: Sequence[int], recipe: Path, overrides: Sequence[str], *, check: bool, console: Console
+) -> tuple[dict[int, SparringError], bool]:
+    """What failed by seed, and whether it was stopped."""
+    failures: dict[int, SparringError] = {}
+    last_took: float | None = None
+    for place, seed in enumerate(seeds, start=1):
+        path = family.run_of(seed)
+        if RunFolder.is_run(path) and RunFolder(path).status().get("status") == "completed":
+            console.announced(f"seed {seed} ({place} of {len(seeds)}): {path} is complete")
+            continue
+        took = "" if last_took is None else f"; the last one took {last_took / 60:.1f} min"
+        how = "goes on in" if _is_begun(path) else "is trained in"
+        console.announced(f"seed {seed} ({place} of {len(seeds)}) {how} {path}{took}")
+        began = time.monotonic()
+        try:
+            result = _train_one(family, seed, recipe, overrides, check=check, console=console)
+        except SparringError as error:
+            if not _is_begun(path):
+                # Nothing was trained: it is the recipe, which the other seeds have, too.
+                shutil.rmtree(path, ignore_errors=True)
+                raise
+            failures[seed] = error
+            console.announced(f"seed {seed} failed: {error}")
+            continue
+        last_took = time.monotonic() - began
+        if result.status == "stopped":
+            return failures, True
+    return failures, False
+
+
+def _train_one(
+    family: FamilyFolder, seed: int, recipe: Path, overrides: Sequence[str], *, check: bool, console: Console
+) -> TrainResult:
+    path = family.run_of(seed)
+    if _is_begun(path):
+        with MultiTurnRLTrainer.attach(path, quiet=console.is_quiet) as trainer:
+            result = trainer.train(resume=True)
+    else:
+        if RunFolder.is_run(path):
+            shutil.rmtree(path)  # of a process that was killed before it trained
+        checked = next((run for run in _runs(family) if run.manifest().get("checked")), None)
+        with MultiTurnRLTrainer(
+            recipe, overrides=[*overrides, f"run.seed={seed}"], name=path.name, check=check and checked is None,
+            quiet=console.is_quiet,
+        ) as trainer:  # fmt: skip
+            if check and checked is not None:
+                with console.phase("loading the model"):
+                    _ = trainer.parts
+                assert trainer.folder is not None, "what is built has a folder"
+                trainer.folder.take_checks(checked)
+            result = trainer.train()
+    assert result is not None, "only a dry run has no result"
+    return result
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a run has come further than its folder."""
+    return RunFolder.is_run(path) and RunFolder(path).status().get("status", "created") != "created"
+
+
+def _runs(family: FamilyFolder) -> Iterator[RunFolder]:
+    return (RunFolder(path) for path in family.runs.values() if RunFolder.is_run(path))
+
+
+def _opened(recipe: Path, config: Config, name: str | None) -> FamilyFolder:
+    path, origin = family_path(recipe, config, name), Origin.of_recipe(recipe, config)
+    if not path.exists():
+        RunFolder.require_new(path.parent, path.name)
+    if not FamilyFolder.is_family(path):
+        return FamilyFolder.create(path, origin)
+    family = FamilyFolder(path)
+    if different := family.origin.differences(origin):
+        raise UsageError(
+            f"{path} was begun with another recipe or other settings: {listed_differences(different)}. Its runs would differ in "
+            "more than their seed; restore that, or give the new family another name (--name)."
+        )
+    return family
+
+
+def _refuse_taken(family: FamilyFolder, seeds: Sequence[int]) -> None:
+    """Before anything is trained."""
+    for seed in seeds:
+        path = family.run_of(seed)
+        if seed not in family.runs and path.exists():
+            raise UsageError(
+                f"{path} exists and is none of {family.path}; give the family another name (--name), or move that away."
+            )
+        if RunFolder.is_run(path) and RunFolder(path).status().get("status") in ("running", "paused"):
+            raise UsageError(f"{path} is being trained already; stop that first (`sparring runs stop {path}`).")
+
+
+def evaluate_seeds(
+    sources: Sequence[str], *, policies: Sequence[str] | None = None, temperatures: Sequence[float] | None = None,
+    quiet: bool = False,
+) -> EvaluatedSeeds:  # fmt: skip
+    """Play what is missing of the held-out evaluations of a family, or of several runs that differ in their seed; blocks.
+
+    `policies`: None takes base, warm start, the control where one of the runs has it, and tuned. `temperatures`: None takes
+    greedy and as the recipe serves. What a run has played with its newest checkpoint is not played again. Runs that are not
+    completed are left out, and named.
+
+    Raises UsageError for runs that do not belong together, and with fewer than two completed ones.
+    """
+    name, runs = runs_of(sources)
+    console = Console(quiet)
+    completed = {
+        seed: run.absolute()
+        for seed, run in runs.items()
+        if run is not None and run.status().get("status") == "completed"
+    }
+    if len(completed) < 2:
+        done = "seed " + ", ".join(map(str, completed)) if completed else "none"
+        raise UsageError(
+            f"of {name} {done} is completed, and a comparison across seeds needs two; `sparring train RECIPE --seeds ...`, given "
+            "again, goes on with the others."
+        )
+    wanted = _usual(completed.values()) if policies is None else list(policies)
+    wanted = [*(one for one in wanted if one != "tuned"), "tuned"]
+    failures: dict[int, SparringError] = {}
+    for place, (seed, run) in enumerate(completed.items(), start=1):
+        told = f"seed {seed} ({place} of {len(completed)}): {run.path}"
+        if any(run.evaluations.glob(f"held_out-*{UNDER_WAY}/job.json")):
+            console.announced(f"{told} has an evaluation that was interrupted, which goes on")
+            MultiTurnRLEvaluator(run.path, resume=True, quiet=quiet).evaluate()
+        try:
+            missing = _missing(run, wanted, temperatures)
+            if not missing:
+                console.announced(f"{told} has all of {', '.join(wanted)}")
+                continue
+            console.announced(f"{told} plays {', '.join(missing)}")
+            evaluator = MultiTurnRLEvaluator(run.path, policies=missing, temperatures=temperatures, quiet=quiet)
+            refuse_lost(evaluator.evaluate(), evaluator.config.rollout.max_lost_share)
+        except (DataError, ServiceError) as error:
+            failures[seed] = error
+            console.announced(f"seed {seed} failed: {error}")
+    return EvaluatedSeeds(across=across_seeds(name, runs), failures=failures)
+
+
+def _usual(runs: Iterable[RunFolder]) -> list[str]:
+    known = list(runs)
+    has_warm_start = any((run.checkpoints / WARM_START).is_dir() for run in known)
+    has_control = any((run.controls / CONTINUED).is_dir() for run in known)
+    return ["base", *([WARM_START] if has_warm_start else []), *([CONTINUED] if has_control else [])]
+
+
+def _missing(run: RunFolder, wanted: Sequence[str], temperatures: Sequence[float] | None) -> list[str]:
+    """The policies that a run has not played so; all of them where tuned is one, so that they are compared."""
+    found = evaluated(run)
+    rows = [*(() if found.held_out is None else found.held_out.evaluations), *found.earlier]
+    asked = {0.0, run.config().serving_temperature} if temperatures is None else set(temperatures)
+    checkpoint = checkpoint_of(run, None).name
+    step = int(checkpoint) if checkpoint.isdigit() else 0
+    newest = [one for one in rows if one.name != "tuned" or one.policy_version == step]
+    missing = [one for one in wanted if not _has(newest, one, asked)]
+    return list(wanted) if "tuned" in missing else missing
+
+
+def _has(rows: Sequence[Evaluation], spelling: str, temperatures: set[float]) -> bool:
+    policy = read_policy(spelling)
+    played = {one.temperature for one in rows if one.name == policy.name}
+    return temperatures <= played if policy.has_weights else bool(played)
