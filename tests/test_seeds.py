@@ -288,7 +288,7 @@ def test_seeds_that_are_none_are_refused(seeds: str, why: str) -> None:
 def test_a_number_of_seeds_begins_at_the_recipes() -> None:
     assert read_seeds("3", load_config(RECIPE / "recipe.toml", ["run.seed=5"])) == (5, 6, 7)
     assert read_seeds("0,4,7", load_config(RECIPE / "recipe.toml")) == (0, 4, 7)
-    with pytest.raises(UsageError, match="leave run.seed out"):
+    with pytest.raises(UsageError, match=r"leave run\.seed out"):
         read_seeds("0,4", load_config(RECIPE / "recipe.toml", ["run.seed=5"]), ["run.seed=5"])
 
 
