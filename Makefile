@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test lint resolve clients openenv mlflow faults diagnosis benchmarks clean
+.PHONY: quickstart quickstart-long evidence test lint resolve clients openenv mlflow faults benchmarks smoke clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -55,12 +55,12 @@ faults: .venv/dev
 		tests/workers tests/test_computing.py tests/e2e/test_stopping.py tests/tracking/test_mlflow_tracker.py tests/engines/test_openai_outages.py \
 		tests/gateway/test_behaviours.py
 
-# The generator of faults in small, in a minute: a broken and a healthy run, and the branch that is proposed for the broken one.
-diagnosis: .venv/dev
-	$(BIN)/python -m benchmarks.diagnosis.generator --smoke
-
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks
+
+# Every benchmark in small, two at a time, in five minutes: whether all sides of each still run.
+smoke: .venv/benchmarks
+	$(BIN)/python -m benchmarks --smoke
 
 .venv/created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Sparring needs Python 3.11 or newer; set PYTHON=/path/to/it")'

@@ -1,11 +1,41 @@
-"""List the benchmarks; run one with `python -m benchmarks.NAME`."""
+"""List the benchmarks with their last figures, or run all of them in small: `python -m benchmarks [--smoke] [NAME ...]`."""
 
-import ast
-from pathlib import Path
+from __future__ import annotations
 
-here = Path(__file__).parent
-files = {file.stem: file for file in here.glob("[!_]*.py") if file.stem != "report"}
-files |= {file.parent.name: file for file in here.glob("*/__main__.py")}
-for name, file in sorted(files.items()):
-    summary = (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").partition("\n")[0]
-    print(f"python -m benchmarks.{name:16} {summary}")
+import argparse
+import sys
+
+from benchmarks.smoke import results, scripts, smoke_all
+
+SHOWN_FIGURES = 3
+
+
+def list_all() -> None:
+    for name, summary in scripts().items():
+        print(f"python -m benchmarks.{name}\n    {summary}")
+        for stored in results(name):
+            shown = [f"{figure} {value:.3g}" for figure, value in stored["figures"].items()]
+            more = f"; {len(shown) - SHOWN_FIGURES} more" if len(shown) > SHOWN_FIGURES else ""
+            print(
+                f"    {stored['date']}, {stored['commit']}, {stored['machine']}: {'; '.join(shown[:SHOWN_FIGURES])}{more}"
+            )
+
+
+def main() -> int:
+    known = scripts()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--smoke", action="store_true", help="run them in small, in minutes: does every side of each run?"
+    )
+    parser.add_argument("names", nargs="*", help="only these")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if arguments.smoke:
+        return smoke_all(arguments.names or list(known))
+    list_all()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

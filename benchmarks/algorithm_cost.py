@@ -6,23 +6,27 @@ those of its last step; each function then runs alone on them, forward and backw
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest import mock
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
 TARGET = 0.03
+SMOKE = (
+    "warm_start.steps=2", "warm_start.num_demonstrations=64", "batch.global_batch_size=2", "batch.group_size=4",
+    "reward.reward=environment:shuffled_reward",
+)  # fmt: skip
+"""Drawn rewards, so that groups differ before anything is learned: the check would refuse them."""
 
 
 def seconds(call: Callable[[], Any], repeats: int) -> float:
@@ -35,7 +39,7 @@ def seconds(call: Callable[[], Any], repeats: int) -> float:
     return median(times[1:])
 
 
-def played(recipe: Path, steps: int) -> tuple[list[Any], list[tuple[Any, Any]], float]:
+def played(recipe: Path, steps: int, more: Sequence[str]) -> tuple[list[Any], list[tuple[Any, Any]], float]:
     """Train a little; the groups of the last step, the (tokens, sampled_M) of its microbatches, seconds of a step."""
     from sparring import loop
     from sparring.algorithms.objective import Objective
@@ -59,8 +63,9 @@ def played(recipe: Path, steps: int) -> tuple[list[Any], list[tuple[Any, Any]], 
             recipe, quiet=True,
             overrides=[
                 f"run.runs_dir={folder}", f"schedule.max_steps={steps}", "schedule.val_every=0", "schedule.save_every=0",
-                "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true",
+                "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true", *more,
             ],
+            check=not more,
         )  # fmt: skip
         with (
             mock.patch.object(loop, "build_batch", remember_groups),
@@ -73,12 +78,12 @@ def played(recipe: Path, steps: int) -> tuple[list[Any], list[tuple[Any, Any]], 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--steps", type=int, default=6, help="steps to train; the first is not counted")
     parser.add_argument("--repeats", type=int, default=20, help="times each function runs")
     arguments = parser.parse_args()
+    steps, repeats = (2, 1) if arguments.smoke else (arguments.steps, arguments.repeats)
     from dataclasses import replace
 
     import torch
@@ -87,7 +92,7 @@ def main() -> int:
     from sparring.algorithms.credit import credit
     from sparring.algorithms.objective import Objective
 
-    groups, microbatches, step = played(arguments.recipe, arguments.steps)
+    groups, microbatches, step = played(arguments.recipe, steps, SMOKE if arguments.smoke else ())
     assert microbatches, "the last step had no signal; train more steps"
     num_tokens = sum(len(sampled_M) for _, sampled_M in microbatches)
     rows: list[dict[str, Any]] = []
@@ -95,25 +100,30 @@ def main() -> int:
     def add(part: str, name: str, cost: float) -> None:
         rows.append({"part": part, "name": name, "ms": 1000 * cost, "percent of a step": 100 * cost / step})
 
+    num_credited = num_learned = 0
     for name, estimator in ROOMS["advantage_method"].items():
-        add(
-            "advantage", name, seconds(lambda e=estimator: credit(groups, e, sums_turn_rewards=None), arguments.repeats)
-        )
+        num_credited += sum(map(any, credit(groups, estimator, sums_turn_rewards=None).values()))
+        add("advantage", name, seconds(lambda e=estimator: credit(groups, e, sums_turn_rewards=None), repeats))
 
-    def learn(objective: Objective) -> None:
+    def learn(objective: Objective) -> int:
+        """How many tokens got a gradient."""
+        found = 0
         for seen, sampled_M in microbatches:
             logprobs_M = seen.logprobs_M.detach().requires_grad_()
             loss_M, _ = objective(replace(seen, logprobs_M=logprobs_M), sampled_M=sampled_M)
             loss_M.sum().backward()
+            found += int((logprobs_M.grad != 0).sum())
+        return found
 
     for (loss, correction), ratio in itertools.product(
         itertools.product(ROOMS["loss_fn"], ROOMS["off_policy_correction"]), ("two_policy", "three_policy")
     ):
         objective = Objective.from_config(loss, {"off_policy_correction": correction, "policy_ratio": ratio})
+        num_learned += learn(objective)
         add(
             "loss and correction",
             f"{loss}, {correction}, {ratio}",
-            seconds(lambda o=objective: learn(o), arguments.repeats),
+            seconds(lambda o=objective: learn(o), repeats),
         )
 
     worst = {
@@ -127,9 +137,16 @@ def main() -> int:
         f"tokens in {len(microbatches)} microbatches, {torch.get_num_threads()} threads"
     )
     share = sum(row["percent of a step"] for row in worst.values()) / 100
+    sides = {"training": num_tokens, "advantages": num_credited, "losses": num_learned}
     name = "share of a step that the dearest advantage, loss and correction take"
     return report(
-        "algorithm_cost", shown, figures={name: share}, targets={name: {"at_most": TARGET}}, path=arguments.json
+        "algorithm_cost",
+        shown,
+        figures={name: share},
+        targets={name: {"at_most": TARGET}},
+        path=arguments.json,
+        sides=sides,
+        smoke=arguments.smoke,
     )
 
 

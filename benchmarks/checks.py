@@ -10,7 +10,6 @@ only looks suspicious (tests/checks/blind_clean). Every recipe is checked whole,
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tomllib
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.checks.report import CheckReport
 from sparring.checks.run import Options, check_recipe
 from sparring.environments.suites import sop
@@ -27,6 +26,7 @@ from sparring.findings import Severity
 ROOT = Path(__file__).parents[1]
 PLANTED = ROOT / "tests" / "checks"
 RECIPES = ("recipes/quickstart", "recipes/pointer_chase", "sparring/templates/recipe")
+SMOKE = ("reward_is_constant", "library_fines", "library")
 MOST_WARNINGS = 2
 MOST_SECONDS = 60.0
 
@@ -101,12 +101,12 @@ def clean_rows(only: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="only these recipes")
-    parser.add_argument("--json", type=Path, help="write everything here")
     arguments = parser.parse_args()
-    own, blind = (planted_rows(kind, arguments.names) for kind in ("defects", "blind"))
-    clean = clean_rows(arguments.names)
+    names = SMOKE if arguments.smoke else arguments.names
+    own, blind = (planted_rows(kind, names) for kind in ("defects", "blind"))
+    clean = clean_rows(names)
     rows = [*own, *blind, *clean]
     figures = {"false_alarms": float(sum(row["found"] == "ACCUSED" for row in clean))}
     targets: dict[str, dict[str, float]] = {
@@ -122,7 +122,11 @@ def main() -> int:
     figures["found_blind_at_first_sight_share"] = sum(first) / len(first)
     figures["median_seconds"] = statistics.median(row["seconds"] for row in rows)
     figures["slowest_seconds"] = max(row["seconds"] for row in rows)
-    return report("checks", rows, figures=figures, targets=targets, path=arguments.json)
+    sides = {"planted, found": sum(row["found"] not in ("MISSED", "ACCUSED", "clean") for row in rows),
+             "clean": sum(row["found"] == "clean" for row in clean)}  # fmt: skip
+    return report(
+        "checks", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.control import continue_warm_start
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.over_seeds import interval_over_seeds
@@ -113,7 +112,7 @@ def table(content: Mapping[str, Any]) -> str:
         "",
         f"Tuned is better than the strongest control by {_interval([one[0] for one in gains], -1.0)} at T = 1; paired by task, "
         f"the seed with the lowest bound has {least[0]:.2f} [{least[1]:.2f}, {least[2]:.2f}]. {len(control)} seeds; commit "
-        f"{content['commit']}, {content['machine']['processor']}.",
+        f"{content['commit']}, {content['machine']}.",
     ]
     return "\n".join(lines)
 
@@ -129,14 +128,12 @@ def _mean(found: Sequence[Mapping[str, float]], name: str, digits: int = 2) -> s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("recipe", nargs="?", default="pointer_chase", help="folder in recipes/")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--shuffled", type=int, default=2, help="of these seeds, how many also get shuffled rewards")
     parser.add_argument("--control-steps", type=int)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true", help="one seed for one step: does it run?")
     parser.add_argument("--table", type=Path, metavar="JSON", help="print the table of stored results, run nothing")
     arguments = parser.parse_args()
     if arguments.table is not None:
@@ -162,9 +159,11 @@ def main() -> int:
         "least lower bound of it": {"at_least": LEAST_GAIN},
         "most gain from shuffled rewards": {"at_most": SHUFFLED_GAIN},
     }
+    sides = {"RL": sum(row["RL seconds"] for row in rows), "control": sum(row["control steps"] for row in rows),
+             "shuffled rewards": len(drawn)}  # fmt: skip
     return report(
-        f"evidence of {arguments.recipe}", [*rows, *drawn], figures=figures, targets={} if arguments.smoke else targets,
-        path=arguments.json,
+        f"evidence of {arguments.recipe}", [*rows, *drawn], figures=figures, targets=targets,
+        path=arguments.json, smoke=arguments.smoke, sides=sides,
     )  # fmt: skip
 
 

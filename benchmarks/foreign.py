@@ -1,7 +1,5 @@
 """How far the checks get in environments that were not written for them: tools reached, false errors, time.
 
-    python -m benchmarks.foreign [--smoke] [--json FILE] [NAME ...]
-
 The twelve domains of the suite without their experts and recorded conversations, a Gymnasium environment, an MCP server, a
 server of OpenEnv's protocol, tools over a table of pandas (tests/checks/foreign), and an environment that owns a process that
 takes three seconds to start. Each is checked whole; its processor time is counted with that of the processes that it starts.
@@ -9,7 +7,6 @@ takes three seconds to start. Each is checked whole; its processor time is count
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -18,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.environments.suites import sop
 
 ROOT = Path(__file__).parents[1]
 FOREIGN = ROOT / "tests" / "checks" / "foreign"
-SMOKE = ("sop.customer_service", "gymnasium_grid", "ledger_tables")
+SMOKE = ("gymnasium_grid",)
 SLOW = "slow_process"
 LEAST_REACHED = 0.9
 MOST_PROCESSOR_SECONDS = 60.0
@@ -75,10 +72,8 @@ def row(name: str, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="only these environments")
-    parser.add_argument("--smoke", action="store_true", help=f"only {', '.join(SMOKE)}")
-    parser.add_argument("--json", type=Path, help="write everything here")
     arguments = parser.parse_args()
     names = arguments.names or (SMOKE if arguments.smoke else [name for name, *_ in recipes()])
     rows = [row(*one) for one in recipes() if one[0] in names]
@@ -95,7 +90,10 @@ def main() -> int:
         "tools_that_failed_at_every_call": {"at_most": 0}, "undecided": {"at_most": 0},
         "most_processor_seconds": {"at_most": MOST_PROCESSOR_SECONDS},
     }  # fmt: skip
-    return report("foreign", rows, figures=figures, targets=targets, path=arguments.json)
+    sides = {f"{one['environment']}, tools reached": one["reached"] for one in rows}
+    return report(
+        "foreign", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

@@ -8,20 +8,19 @@ are medians over the rounds.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 
 LATENCY = 0.05
 TARGETS = {
@@ -47,21 +46,31 @@ TOOL = {
 CALL = '<tool_call>{"name": "reading", "arguments": {"part": "A12", "gauge": 7}}</tool_call>'
 
 
-def serve_gateway(pipe: Connection, folder: str, num_episodes: int) -> None:
-    """Our gateway, with a session and a key for each episode; tells the base URL and the keys, then waits to be asked how
-    many turns the ledger holds."""
+def tokenizer_of(smoke: bool) -> Any:
+    """SmolLM2's, which is downloaded once; in small the bytes."""
+    if smoke:
+        from sparring.chat import ByteTokenizer
+
+        return ByteTokenizer()
     from transformers import AutoTokenizer
 
+    from sparring.models.smollm2 import ensure_converted
+
+    return AutoTokenizer.from_pretrained(ensure_converted())
+
+
+def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool) -> None:
+    """Our gateway, with a session and a key for each episode; tells the base URL and the keys, then waits to be asked how
+    many turns the ledger holds."""
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
     from sparring.gateway import Gateway
     from sparring.ledger import Ledger, RolloutState
-    from sparring.models.smollm2 import ensure_converted
     from sparring.sessions import Session
     from sparring.types import Sampling
 
     async def run() -> None:
-        tokenizer = AutoTokenizer.from_pretrained(ensure_converted())
+        tokenizer = tokenizer_of(smoke)
         answer = tokenizer.encode(CALL, add_special_tokens=False)
         chat = TemplateChat(tokenizer)
         stop = min(chat.stop_ids)
@@ -76,7 +85,9 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int) -> None:
                     ledger.plan_nowait(id, task_id="t", attempt=0)
                     ledger.advance_nowait(id, RolloutState.LEASED)
                     ledger.advance_nowait(id, RolloutState.RUNNING)
-                    session = Session(id=id, engine=engine, chat=chat, sampling=Sampling(max_tokens=64), ledger=ledger)
+                    session = Session(
+                        id=id, engine=engine, chat=chat, sampling=Sampling(max_tokens=len(answer) + 1), ledger=ledger
+                    )
                     sessions.append(session)
                     keys.append(gateway.register(session).api_key)
                 pipe.send((gateway.base_url, keys))
@@ -89,7 +100,7 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int) -> None:
     asyncio.run(run())
 
 
-def serve_bare(pipe: Connection, folder: str, num_episodes: int) -> None:
+def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -> None:
     """A Starlette app that does no more than read, wait, commit and answer."""
     import sqlite3
 
@@ -212,13 +223,15 @@ async def load(base_url: str, keys: list[str], num_turns: int) -> tuple[float, l
 
 
 def measured(
-    serve: Callable[[Connection, str, int], None], num_episodes: int, num_turns: int,
-    then: Callable[[str, list[str]], Awaitable[None]] | None = None,
+    serve: Callable[[Connection, str, int, bool], None], num_episodes: int, num_turns: int,
+    then: Callable[[str, list[str]], Coroutine[Any, Any, None]] | None = None, *, smoke: bool = False,
 ) -> dict[str, float]:  # fmt: skip
     """Serve in a process of its own, load it from this one."""
     here, there = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, folder, num_episodes))
+        # Forked in small: importing everything again would take longer than what is measured.
+        context: Any = multiprocessing.get_context("fork" if smoke else "spawn")
+        process = context.Process(target=serve, args=(there, folder, num_episodes, smoke))
         process.start()
         if not here.poll(120):
             raise TimeoutError("the server did not start in two minutes")
@@ -239,21 +252,22 @@ def measured(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--episodes", type=int, default=256)
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    episodes, turns, rounds = (8, 3, 1) if arguments.smoke else (arguments.episodes, arguments.turns, arguments.rounds)
     ours, bare = [], []
-    for _ in range(arguments.rounds):
-        ours.append(measured(serve_gateway, arguments.episodes, arguments.turns))
-        bare.append(measured(serve_bare, arguments.episodes, arguments.turns))
-    dropped = measured(serve_gateway, arguments.episodes, 1, streams)
+    for _ in range(rounds):
+        ours.append(measured(serve_gateway, episodes, turns, smoke=arguments.smoke))
+        bare.append(measured(serve_bare, episodes, turns, smoke=arguments.smoke))
+    dropped = measured(serve_gateway, episodes, 1, streams, smoke=arguments.smoke)
     rows = [
         {"server": name, **{shown: median(one[key] for one in rounds) for shown, key in COLUMNS.items()}}
         for name, rounds in (("gateway", ours), ("bare", bare))
     ]
+    sides = {"gateway": min(one["recorded"] for one in ours), "bare": min(one["recorded"] for one in bare)}
     figures = {
         "turns/s": rows[0]["turns/s"],
         "p99 of a turn, ms": rows[0]["p99, ms"],
@@ -263,7 +277,9 @@ def main() -> int:
         "turns lost or doubled": max(abs(one["answered"] + 16 - one["recorded"]) for one in ours),
         "slots left after dropped streams": max(0.0, dropped["tasks"] - ours[-1]["tasks"]),
     }
-    return report("gateway", rows, figures=figures, targets=TARGETS, path=arguments.json)
+    return report(
+        "gateway", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

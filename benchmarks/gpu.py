@@ -9,19 +9,17 @@ attention (Chowdhery et al., PaLM, appendix B, counted for what is trained).
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.report import report
+from benchmarks.report import needs, options, report
 from sparring.engines.torch_engine import TorchEngine
 from sparring.models.policy import Policy
 from sparring.training.learner import TorchLearner
@@ -153,7 +151,7 @@ def measure(shape: str, batches: list[int], device: str, peak: float) -> list[di
     half = PROMPT_TOKENS / 2
 
     def row(what: str, tokens_per_second: float, flops: float) -> dict[str, Any]:
-        memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else float("nan")
+        memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
         print(f"{shape} {what}: {tokens_per_second:.0f} tokens/s", file=sys.stderr, flush=True)
         return {
             "shape": shape, "what": what, "tokens/s": tokens_per_second,
@@ -170,22 +168,25 @@ def measure(shape: str, batches: list[int], device: str, peak: float) -> list[di
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=["1B", "8B"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 128])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
     device: str = arguments.device
+    shapes, batches = arguments.shapes, arguments.batches
+    if arguments.smoke:
+        print("benchmarks.gpu: in small on the CPU, which says nothing of a GPU; its figures need one", file=sys.stderr)
+        device, shapes, batches = "cpu", ["tiny"], [2]
     if device == "cuda" and not torch.cuda.is_available():
-        print("benchmarks.gpu: torch sees no CUDA device; try --device cpu --shapes tiny", file=sys.stderr)
-        return 2
+        needs("a GPU: torch sees no CUDA device; --device cpu --shapes tiny or --smoke try the program itself")
     peak = matmul_flops(device, 8192 if device == "cuda" else 512)
-    rows = [row for shape in arguments.shapes for row in measure(shape, arguments.batches, device, peak)]
+    rows = [row for shape in shapes for row in measure(shape, batches, device, peak)]
     device_name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     print(f"matrix products of {device_name}: {peak / 1e12:.1f} TFLOP/s in bf16", file=sys.stderr)
     figures = {f"{row['shape']} {row['what']}, tokens/s": row["tokens/s"] for row in rows}
-    return report("gpu", rows, figures=figures, targets={}, path=arguments.json)
+    sides = {row["what"]: row["tokens/s"] for row in rows}
+    return report("gpu", rows, figures=figures, targets={}, path=arguments.json, smoke=arguments.smoke, sides=sides)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ whether it holds that mean. 0.95 is right; less promises too much, more is wider
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.evaluation.statistics import mean_interval, paired_difference
 
 NUM_TASKS = (20, 32, 64, 128, 256)
@@ -91,20 +89,18 @@ def _tasks(num: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write rows, figures and targets here")
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=1000, help="intervals of each kind (default: 1000)")
     arguments = parser.parse_args()
+    repeats = 2 if arguments.smoke else arguments.repeats
     rng, rows = random.Random(0), list[dict[str, Any]]()
     for name, draw in POPULATIONS.items():
         for mean in MEANS:
-            found = [coverage_of_means(draw, mean, num, arguments.repeats, rng) for num in NUM_TASKS]
+            found = [coverage_of_means(draw, mean, num, repeats, rng) for num in NUM_TASKS]
             rows.append(_row(name, f"mean {mean:g}", found))
     for kind, samples in (("difference, right or wrong", 1), ("difference, rates of 4 samples", 4)):
         for name, (fixed, broken) in CHANGES.items():
-            measured = [
-                coverage_of_differences(fixed, broken, num, samples, arguments.repeats, rng) for num in NUM_TASKS
-            ]
+            measured = [coverage_of_differences(fixed, broken, num, samples, repeats, rng) for num in NUM_TASKS]
             rows.append(_row(kind, name, [one[0] for one in measured]) | {"half-width, 128": measured[3][1]})
     kinds = dict.fromkeys(row["interval of"] for row in rows)
 
@@ -116,7 +112,16 @@ def main() -> int:
     figures |= {f"lowest from 32 tasks, {kind}": min(cells(kind, fewest=32)) for kind in kinds}
     targets = {f"coverage, {kind}": {"at_least": 0.93} for kind in kinds}
     targets |= {f"lowest from 32 tasks, {kind}": {"at_least": 0.93} for kind in kinds if kind.startswith("difference")}
-    return report("coverage of 95% intervals", rows, figures=figures, targets=targets, path=arguments.json)
+    sides = {kind: sum(cells(kind)) for kind in kinds}
+    return report(
+        "coverage of 95% intervals",
+        rows,
+        figures=figures,
+        targets=targets,
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 if __name__ == "__main__":

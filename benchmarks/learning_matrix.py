@@ -13,6 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.algorithms.choice import ROOMS
 from sparring.evaluation.statistics import mean_interval
 
@@ -61,6 +62,10 @@ MATRIX: dict[str, dict[str, Choice]] = {
 }
 """By part and name. A choice that stands in several parts is played once."""
 WARM_START = "warm_start"
+SMOKE = (
+    "warm_start.steps=2", "warm_start.num_demonstrations=32", "batch.global_batch_size=2", "batch.group_size=2",
+    "evaluation.eval_num_tasks=2", "evaluation.eval_group_size=1", "evaluation.val_num_tasks=2",
+)  # fmt: skip
 
 
 def key(choice: Choice | str, seed: int) -> str:
@@ -77,7 +82,7 @@ def cells(num_seeds: int, num_stale_seeds: int) -> dict[str, tuple[Choice, int]]
     return wanted
 
 
-def play(choice: Choice | None, seed: int, steps: int, folder: Path) -> float:
+def play(choice: Choice | None, seed: int, steps: int, folder: Path, more: Sequence[str] = ()) -> float:
     """Train from the warm start of the seed, in this process; None: make that warm start. Success on held-out tasks."""
     from sparring.evaluator import MultiTurnRLEvaluator
     from sparring.trainer import MultiTurnRLTrainer
@@ -87,6 +92,7 @@ def play(choice: Choice | None, seed: int, steps: int, folder: Path) -> float:
         "schedule.val_every=0", "schedule.save_every=0", "evaluation.eval_temperature=1.0",
         "evaluation.val_num_tasks=16", "evaluation.val_temperature=1.0", "evaluation.allow_zero_baseline=true",
     ]  # fmt: skip
+    overrides += more
     weights = None
     if choice is not None:
         sections = {"max_steps_off_policy": "rollout"}
@@ -146,6 +152,8 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
     for part, choices in MATRIX.items():
         for name, choice in choices.items():
             after = successes(choice)
+            if not any(key(choice, seed) in done for seed in seeds):
+                continue
             if not after:
                 reason = next(done[key(choice, s)]["failed"] for s in seeds if key(choice, s) in done)
                 rows.append({"part": part, "name": name, "seeds": 0, "learned": f"failed: {reason}"})
@@ -175,9 +183,18 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
     return rows, figures, targets
 
 
+def smoke(arguments: argparse.Namespace) -> int:
+    """The warm start and two choices for a step, in this process."""
+    chosen = (None, SYNCHRONOUS, MATRIX[f"staleness {STALE}"]["cispo, geometric_mask"])
+    with tempfile.TemporaryDirectory() as folder:
+        done = {key(choice or WARM_START, 0): {"success": play(choice, 0, 1, Path(folder), SMOKE)} for choice in chosen}
+        steps = {cell: len(list((Path(folder) / cell / "checkpoints").iterdir())) for cell in done}
+    rows, figures, _ = summary(done)
+    return report("learning_matrix", rows, figures=figures, targets={}, path=arguments.json, sides=steps, smoke=True)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, fewer steps")
     parser.add_argument("--steps", type=int, help="RL steps a run; 30, or 20 with --quick")
     parser.add_argument("--parallel", type=int, default=2, help="runs at a time, a thread each")
@@ -195,13 +212,24 @@ def main() -> int:
         choice, seed = ({**warm, **wanted} | {**cells(3, 10)})[arguments.cell]
         print(play(choice, seed, arguments.steps, arguments.state))
         return 0
+    if arguments.smoke:
+        return smoke(arguments)
     arguments.state.mkdir(parents=True, exist_ok=True)
     kept = arguments.state / "cells.json"
     done = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     for part in (warm, wanted):
         run_all([cell for cell in part if "success" not in done.get(cell, {})], done, arguments)
     rows, figures, targets = summary({cell: done[cell] for cell in (*warm, *wanted)})
-    return report("learning_matrix", rows, figures=figures, targets=targets, path=arguments.json)
+    sides = {cell: 1.0 + one["success"] for cell, one in done.items() if "success" in one}
+    return report(
+        "learning_matrix",
+        rows,
+        figures=figures,
+        targets=targets,
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 if __name__ == "__main__":

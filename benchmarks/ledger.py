@@ -8,8 +8,8 @@ SQLite works too, medians over the rounds. Beside `verify` stands what SQLite ta
 
 from __future__ import annotations
 
-import argparse
 import random
+import sqlite3
 import sys
 import tempfile
 import time
@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.ledger import DiscardReason, Ledger, RolloutState, rows
 from sparring.ledger.verification import verify_file
 from sparring.types import Sampling, StopReason, Turn
@@ -86,7 +86,23 @@ def verify(path: Path) -> int:
 
 def read_through(path: Path) -> int:
     with closing(rows.open_file(path)[0]) as db:
-        return 0 if db.execute("PRAGMA quick_check").fetchall() == [("ok",)] else 1
+        try:
+            return 0 if db.execute("PRAGMA quick_check").fetchall() == [("ok",)] else 1
+        except sqlite3.DatabaseError:
+            return 1
+
+
+def sides_of(path: Path) -> dict[str, float]:
+    """How many turns were recorded, and what each reader finds where one of them was changed or cut off."""
+    with closing(rows.open_file(path)[0]) as db:
+        recorded = db.execute("SELECT count(*) FROM turns").fetchone()[0]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM turns WHERE id = 0")
+    found = verify(path)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.write(b"x" * 4096)
+    return {"record": recorded, "verify": found, "quick_check": read_through(path)}
 
 
 def seconds(work: Callable[[Path], int], path: Path) -> tuple[float, int]:
@@ -96,19 +112,20 @@ def seconds(work: Callable[[Path], int], path: Path) -> tuple[float, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    scale = 100_000 / arguments.rollouts
+    rollouts, rounds = (256, 1) if arguments.smoke else (arguments.rollouts, arguments.rounds)
+    scale = 100_000 / rollouts
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         began = time.process_time()
-        write(path, arguments.rollouts)
+        write(path, rollouts)
         written = time.process_time() - began
         megabytes = path.stat().st_size / 2**20
-        pairs = [(seconds(verify, path), seconds(read_through, path)) for _ in range(arguments.rounds)]
+        pairs = [(seconds(verify, path), seconds(read_through, path)) for _ in range(rounds)]
+        sides = sides_of(path)
     verified = median(mine for (mine, _), _ in pairs)
     rows_ = [
         {"what": "record", "seconds": written, "of 100,000 rollouts": written * scale},
@@ -121,7 +138,9 @@ def main() -> int:
         "broken invariants": float(max(found for (_, found), _ in pairs)),
         "megabytes": megabytes,
     }
-    return report("ledger", rows_, figures=figures, targets=TARGETS, path=arguments.json)
+    return report(
+        "ledger", rows_, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

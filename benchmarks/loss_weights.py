@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import torch
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.algorithms.losses import LOSSES, Tokens
 
 COLORS = {
@@ -71,8 +70,7 @@ def picture(ratios: torch.Tensor) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--svg", type=Path)
     arguments = parser.parse_args()
     ratios = torch.linspace(0.01, 3.2, 320, dtype=torch.float64)
@@ -89,9 +87,12 @@ def main() -> int:
         for sign, a in (("> 0", 1.0), ("< 0", -1.0))
     ]
     on_policy = [weights(loss, torch.ones(1, dtype=torch.float64), a).item() for loss in COLORS for a in (1.0, -1.0)]
+    sides = {loss: sum(float(weights(loss, shown, a).abs().sum()) for a in (1.0, -1.0)) for loss in COLORS}
     figures = {"largest distance from 1 of a weight on-policy": max(abs(weight - 1) for weight in on_policy)}
     targets = {name: {"at_most": 1e-9} for name in figures}
-    return report("loss_weights", rows, figures=figures, targets=targets, path=arguments.json)
+    return report(
+        "loss_weights", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

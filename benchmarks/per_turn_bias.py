@@ -7,14 +7,13 @@ most four turns. To continue earns 0.5; to stop (forced at the fourth) earns 1 w
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.algorithms.advantages import ADVANTAGES, Rewarded
 
 CONTINUE, BONUS, SUCCESS, GROUP_SIZE = 0.5, 0.5, (0.2, 0.4, 0.5, 0.55), 4
@@ -80,7 +79,7 @@ def study(num_groups: int, seed: int) -> list[dict[str, float | str]]:
                 "standard error": error,
                 "kept": mean / exact,
                 "variance an episode": _deviation([value for group in gradients for value in group]) ** 2,
-                "distance from exact, in standard errors": abs(mean - exact) / error,
+                "distance from exact, in standard errors": abs(mean - exact) / (error or math.nan),
             }
         )
     return rows
@@ -118,17 +117,17 @@ def picture(rows: Sequence[dict[str, float | str]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--svg", type=Path, help="draw what each estimator keeps")
     parser.add_argument("--groups", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(f"exact gradient: {exact_gradient():.6f}")
-    rows = study(arguments.groups, arguments.seed)
+    rows = study(300 if arguments.smoke else arguments.groups, arguments.seed)
     if arguments.svg is not None:
         arguments.svg.write_text(picture(rows), "utf-8")
     by_name = {row["estimator"]: row for row in rows}
+    sides = {str(row["estimator"]): float(row["variance an episode"]) for row in rows}
     figures = {
         "ours: distance from exact, in standard errors": float(
             by_name[OURS]["distance from exact, in standard errors"]
@@ -140,7 +139,9 @@ def main() -> int:
         "ours: distance from exact, in standard errors": {"at_most": 2.0},
         "ours / rloo: variance an episode": {"at_most": 1.0},
     }
-    return report("per_turn_bias", rows, figures=figures, targets=targets, path=arguments.json)
+    return report(
+        "per_turn_bias", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

@@ -1,35 +1,58 @@
-"""What every benchmark writes: a table for people, JSON for machines, and an exit code that says whether targets hold."""
+"""What every benchmark shares: its options, the table it prints, the JSON it writes, and its exit code."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from importlib import metadata
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sparring.tracking.console import Console
 
 PACKAGES = ("sparring", "torch", "transformers", "peft", "trl")
+INSTRUCTIONS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""The names of the widest first."""
+FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "name": str, "command": str, "commit": (str, type(None)), "date": str, "machine": str, "versions": dict,
+    "smoke": bool, "sides": dict, "rows": list, "figures": dict, "targets": dict,
+}  # fmt: skip
+"""Of a result, with their types."""
+CANNOT_RUN = 3
+"""The exit code of a benchmark that needs something that is not here."""
 
 
-def machine() -> dict[str, Any]:
-    """Cores, processor and memory of this machine."""
+def options(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, figures and targets there")
+    parser.add_argument("--smoke", action="store_true", help="in seconds and tiny: does it run? Targets do not count")
+    return parser
+
+
+def needs(what: str) -> NoReturn:
+    """End a benchmark that cannot run here."""
+    print(f"needs {what}")
+    raise SystemExit(CANNOT_RUN)
+
+
+def machine() -> str:
+    """Cores, processor, its widest instructions and memory, in words."""
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
     )
     memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
     flags = " ".join(line for line in _lines("/proc/cpuinfo") if line.startswith("flags"))
-    return {
-        "processor": cpu,
-        "cores": os.cpu_count(),
-        "memory_gib": round(int(memory) / 2**20, 1),
-        "instructions": [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if name in flags],
-    }
+    widest = next((shown for name, shown in INSTRUCTIONS.items() if name in flags), None)
+    return ", ".join(filter(None, (f"{os.cpu_count()} cores", cpu, widest, f"{int(memory) / 2**20:.0f} GiB")))
 
 
 def report(
@@ -39,30 +62,79 @@ def report(
     figures: Mapping[str, float],
     targets: Mapping[str, Mapping[str, float]],
     path: Path | None,
+    sides: Mapping[str, float] | None = None,
+    smoke: bool = False,
 ) -> int:
-    """Print the rows and figures, write them to `path`, and return 0 when every target holds, else 5."""
+    """Print the rows and figures and write them to `path`. `sides` counts the work done by each side of the comparison.
+
+    Returns 0 when every target holds and 5 when one does not; with `smoke` targets do not count. 1 when the result is not
+    what a result must be: a side that did nothing, a figure that is no number.
+    """
     console = Console()
     # What is nested is for the file.
     columns = list(
         dict.fromkeys(column for row in rows for column, value in row.items() if not isinstance(value, dict))
     )
     console.table(name, columns, [[_shown(row.get(column, "")) for column in columns] for row in rows])
+    targets = {} if smoke else targets
     missed = [key for key, target in targets.items() if not _holds(figures[key], target)]
     for key, value in figures.items():
         wanted = " ".join(f"{word.replace('_', ' ')} {number:g}" for word, number in targets.get(key, {}).items())
         print(f"{key}: {value:.3g}" + (f"  ({'MISSED: ' if key in missed else ''}{wanted})" if wanted else ""))
     content = {
         "name": name,
+        "command": _command(),
         "commit": _commit(),
+        "date": date.today().isoformat(),
         "machine": machine(),
         "versions": {package: _version(package) for package in PACKAGES},
+        "smoke": smoke,
+        "sides": dict(sides or {}),
         "rows": list(rows),
         "figures": dict(figures),
         "targets": {key: dict(target) for key, target in targets.items()},
     }
     if path is not None:
         path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    return 5 if missed else 0
+    wrong = list(defects(content))
+    for one in wrong:
+        print(f"benchmarks: {one}", file=sys.stderr)
+    return 1 if wrong else 5 if missed else 0
+
+
+def defects(content: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a result."""
+    for field, kind in FIELDS.items():
+        if not isinstance(content.get(field), kind):
+            yield f"{field} is {content.get(field)!r}"
+    if set(content) - set(FIELDS):
+        yield f"unknown fields {', '.join(sorted(set(content) - set(FIELDS)))}"
+    if not content.get("rows") or not content.get("figures"):
+        yield "nothing was measured: no rows or no figures"
+    if content.get("smoke") and not content.get("sides"):
+        yield "no sides: report(sides=...) counts the work that each side did"
+    for side, work in content.get("sides", {}).items():
+        if not work > 0:
+            yield f"the side {side!r} did nothing"
+    for figure, value in content.get("figures", {}).items():
+        if not isinstance(value, int | float) or not isfinite(value):
+            yield f"the figure {figure!r} is {value!r}"
+    for figure in content.get("targets", {}):
+        if figure not in content["figures"]:
+            yield f"a target without a figure: {figure!r}"
+
+
+def _command() -> str:
+    """How this process was started, without the files that it was to read and write."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
+    words: list[str] = []
+    for word in sys.argv[1:]:
+        if os.sep not in word and not word.endswith((".json", ".svg")):
+            words.append(word)
+        elif not word.startswith("-") and words and words[-1].startswith("-"):
+            words.pop()
+    return " ".join(["python -m", module, *words])
 
 
 def _commit() -> str | None:

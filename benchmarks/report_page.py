@@ -6,7 +6,6 @@ script has run; without a chromium it is left out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.report import write_report
 from sparring.types import Message, Trajectory
 from tests.report.browser import CHROMIUM, Page, browser
@@ -79,12 +78,14 @@ def played(rng: random.Random, step: int, num: int, turns: int, words: int) -> l
     return found
 
 
-def measure(folder: Path, num: int, turns: int, words: int, page: Page | None) -> dict[str, Any]:
+def measure(
+    folder: Path, num: int, turns: int, words: int, page: Page | None, a_step: int = EPISODES_A_STEP
+) -> dict[str, Any]:
     rng = random.Random(0)
     run = StoredRun(folder)
-    for step in range(1, num // EPISODES_A_STEP + 1):
+    for step in range(1, num // a_step + 1):
         metrics = {"rollout/reward/mean": rng.random(), "rollout/score/mean": rng.random(), "training/entropy": 1.0}
-        run.log({step: metrics}, {f"train-{step}": played(rng, step, EPISODES_A_STEP, turns, words)})
+        run.log({step: metrics}, {f"train-{step}": played(rng, step, a_step, turns, words)})
     began = time.process_time()
     written = write_report(run.path)
     row: dict[str, Any] = {
@@ -103,10 +104,10 @@ def measure(folder: Path, num: int, turns: int, words: int, page: Page | None) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--episodes", type=int, default=10_000)
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     arguments = parser.parse_args()
+    episodes, a_step = (32, 16) if arguments.smoke else (arguments.episodes, EPISODES_A_STEP)
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -114,7 +115,7 @@ def main() -> int:
         def both(page: Page | None) -> None:
             for shape, (turns, words) in SHAPES.items():
                 (folder / shape).mkdir()
-                row = measure(folder / shape, arguments.episodes, turns, words, page)
+                row = measure(folder / shape, episodes, turns, words, page, a_step)
                 rows.append({"shape": f"{shape}: {turns} turns of {words} words", **row})
 
         if CHROMIUM is None:
@@ -122,12 +123,15 @@ def main() -> int:
         else:
             with browser(folder) as page:
                 both(page)
+    sides = {row["shape"]: row["in the page"] for row in rows}
     figures = {"mib": max(row["MiB"] for row in rows)}
     targets = {"mib": {"at_most": 15.0}}
     if CHROMIUM is not None:
         figures["seconds_to_open"] = max(row["seconds to open"] for row in rows)
         targets["seconds_to_open"] = {"at_most": 2.0}
-    return report("report_page", rows, figures=figures, targets=targets, path=arguments.json)
+    return report(
+        "report_page", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ measures another one than the first that works.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -18,7 +17,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import needs, options, report
+from sparring.errors import UsageError
 from sparring.sandbox import Limits, Sandbox, calculate, open_sandbox
 from sparring.sandbox.identity import PREFIX
 from sparring.sandbox.processes import spawner
@@ -107,14 +107,16 @@ def memory_mib() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def measure(sandbox: Sandbox, number: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+async def measure(
+    sandbox: Sandbox, number: int, num_episodes: int, num_executions: int
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
     await cold_starts(sandbox, 2)
     before, memory = left_over(), memory_mib()
     starts = await cold_starts(sandbox, number)
     async with sandbox.session() as box:
         warm = await timed(number, lambda: box.run(PROGRAM))
     plain = bare(number)
-    rate, failed = await episodes(sandbox, 64, 10)
+    rate, failed = await episodes(sandbox, num_episodes, num_executions)
     late = await lateness(sandbox, 5)
     after = left_over()
     sums = await timed(200, lambda: calculate("2*(3+4)"))
@@ -139,15 +141,22 @@ async def measure(sandbox: Sandbox, number: int) -> tuple[list[dict[str, Any]], 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--runs", type=int, default=40)
     arguments = parser.parse_args()
-    sandbox = open_sandbox(backend=arguments.backend, limits=Limits(seconds=30.0))
+    runs, num_episodes, num_executions = (2, 4, 2) if arguments.smoke else (arguments.runs, 64, 10)
+    try:
+        sandbox = open_sandbox(backend=arguments.backend, limits=Limits(seconds=30.0))
+    except UsageError as error:
+        needs(f"a sandbox: {error}")
     print(f"{sandbox.backend.name}: {sandbox.enforcement}")
-    rows, figures = asyncio.run(measure(sandbox, arguments.runs))
-    return report("sandbox", rows, figures=figures, targets=TARGETS, path=arguments.json)
+    rows, figures = asyncio.run(measure(sandbox, runs, num_episodes, num_executions))
+    sides = {row["what"]: row["median, ms"] for row in rows}
+    sides["executions"] = num_episodes * num_executions - figures["failed executions"]
+    return report(
+        "sandbox", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

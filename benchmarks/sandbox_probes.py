@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
 import time
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import needs, options, report
 from sparring.errors import UsageError
 from sparring.sandbox import Limits, Sandbox, open_sandbox
 from tests.sandbox.attacks import ATTACKS, LIMITS, come_through, succeed_outside
@@ -42,46 +41,61 @@ BACKENDS = ("bubblewrap", "gvisor", "docker")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--backends", nargs="+", default=BACKENDS)
     parser.add_argument("--lines", action="store_true", help="print every line and not only kinds")
     arguments = parser.parse_args()
-    sandboxes = {name: found for name in arguments.backends if (found := working(name)) is not None}
+    programs, attacks, voids = PROGRAMS, ATTACKS, VOIDS
+    num_episodes, backends = arguments.episodes, arguments.backends
+    if arguments.smoke:
+        programs, attacks, voids, num_episodes = PROGRAMS[:8], ATTACKS[:2], dict(list(VOIDS.items())[:1]), 2
+    sandboxes = {name: found for name in backends if (found := working(name)) is not None}
+    if not sandboxes:
+        needs("a sandbox")
     began = time.perf_counter()
     with scene() as host:
-        controls = {name for name, said in outside(host, PROGRAMS).items() if said == "through"}
-        through = {name: asyncio.run(programs_through(place, host)) for name, place in sandboxes.items()}
-    controls |= set(succeed_outside(ATTACKS))
-    voids = {name: asyncio.run(voids_through(name)) for name in sandboxes}
+        controls = {name for name, said in outside(host, programs).items() if said == "through"}
+        through = {name: asyncio.run(programs_through(place, host, programs)) for name, place in sandboxes.items()}
+    controls |= set(succeed_outside(attacks))
+    unharmed = {name: asyncio.run(voids_through(name, voids)) for name in sandboxes}
     seconds = {"controls": time.perf_counter() - began}
     for name, place in sandboxes.items():
         began = time.perf_counter()
-        through[name] |= set(asyncio.run(come_through(place, ATTACKS)))
+        through[name] |= set(asyncio.run(come_through(place, attacks)))
         seconds[name] = time.perf_counter() - began
-    first = next(iter(sandboxes.values()), None)
-    seen = asyncio.run(canaries_seen(first, arguments.episodes)) if first else 0
+    seen = asyncio.run(canaries_seen(next(iter(sandboxes.values())), num_episodes))
     rows = table(controls, through, by_line=arguments.lines)
-    lines = [line for line in (*PROGRAMS, *ATTACKS) if line.name in controls]
+    lines = [line for line in (*programs, *attacks) if line.name in controls]
     figures = {
         "probe lines that come through without a sandbox": float(len(lines)),
-        "lines without a positive control here": float(len(PROGRAMS) + len(ATTACKS) - len(lines)),
+        "lines without a positive control here": float(len(programs) + len(attacks) - len(lines)),
         **{f"come through {name}": float(len(names)) for name, names in through.items()},
-        f"canaries seen in {arguments.episodes} episodes": float(seen),
-        **{
-            f"of {len(VOIDS)} programs that break their box, no failure in {name}": float(n)
-            for name, n in voids.items()
-        },
+        "canaries seen": float(seen),
+        **{f"programs that break their box, no failure in {name}": float(n) for name, n in unharmed.items()},
         **{f"seconds, {name}": value for name, value in seconds.items()},
     }
     targets = {
         "probe lines that come through without a sandbox": {"at_least": 120.0},
         **{f"come through {name}": {"at_most": 0.0} for name in through},
-        f"canaries seen in {arguments.episodes} episodes": {"at_most": 0.0},
-        **{f"of {len(VOIDS)} programs that break their box, no failure in {name}": {"at_most": 0.0} for name in voids},
+        "canaries seen": {"at_most": 0.0},
+        **{f"programs that break their box, no failure in {name}": {"at_most": 0.0} for name in unharmed},
     }
-    return report("sandbox probes", rows, figures=figures, targets=targets, path=arguments.json)
+    sides = {
+        "without a sandbox": len(lines),
+        "programs": len(programs),
+        "attacks": len(attacks),
+        "episodes": num_episodes,
+    }
+    return report(
+        "sandbox probes",
+        rows,
+        figures=figures,
+        targets=targets,
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 def working(backend: Any) -> Sandbox | None:
@@ -92,32 +106,32 @@ def working(backend: Any) -> Sandbox | None:
         return None
 
 
-async def programs_through(sandbox: Sandbox, host: dict[str, Any]) -> set[str]:
+async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Sequence[Probe]) -> set[str]:
     """Names of the programs that come through, but for those that mean nothing in this back end."""
     place = open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=120.0, processes=64))
     async with place.session() as box:
-        program = inside_programs({probe.name: probe.code for probe in PROGRAMS}, host)
+        program = inside_programs({probe.name: probe.code for probe in programs}, host)
         said = outcomes((await box.run(["python3", "-B", "-"], stdin=program)).stdout)
 
     def is_breach(probe: Probe) -> bool:
         return said[probe.name] == "through" and sandbox.backend.name not in probe.allowed_in
 
-    return {probe.name for probe in PROGRAMS if is_breach(probe)}
+    return {probe.name for probe in programs if is_breach(probe)}
 
 
-async def voids_through(backend: Any) -> int:
+async def voids_through(backend: Any, voids: Mapping[str, Any]) -> int:
     """How many programs that break their box score otherwise than honest ones."""
     place = open_sandbox(backend=backend, limits=VOID_LIMITS)
     slots = asyncio.Semaphore(3)
 
     async def through(name: str) -> bool:
         async with slots:
-            is_through = await comes_through(place, VOIDS[name])
+            is_through = await comes_through(place, voids[name])
         if is_through:
             print(f"{backend}: {name} is no failure")
         return is_through
 
-    return sum(await asyncio.gather(*map(through, VOIDS)))
+    return sum(await asyncio.gather(*map(through, voids)))
 
 
 async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:

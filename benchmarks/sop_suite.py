@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.environments import execute, opened
 from sparring.environments.base import reset
 from sparring.environments.suites import sop
@@ -40,9 +39,9 @@ def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
     return float(domain.scorer(trajectory))  # type: ignore[arg-type]
 
 
-def measure(domain: SopDomain, num_tokens: Any) -> dict[str, Any]:
+def measure(domain: SopDomain, num_tokens: Any, num_episodes: int, num_tasks: int) -> dict[str, Any]:
     """One row: the domain by its figures."""
-    known, fresh = domain.train_tasks(80), domain.held_out_tasks(100)
+    known, fresh = domain.train_tasks(80 * num_tasks // 100), domain.held_out_tasks(num_tasks)
     conversations = asyncio.run(work(domain, fresh))
     turns = [sum(message["role"] == "assistant" for message in messages) for messages in conversations]
     copier = Copier(known, asyncio.run(observe(domain, known)))
@@ -53,7 +52,7 @@ def measure(domain: SopDomain, num_tokens: Any) -> dict[str, Any]:
     answers = Counter(json.dumps(task.fields["answer"]) for task in domain.train_tasks(400))
     num_tools = len(domain.tool_names(sop.Knobs()))
     num_distractors = len(tools_of(domain.desk)) - len(domain.tool_names(sop.Knobs(longer=len(domain.clauses))))
-    num_left, growth = leftovers(domain)
+    num_left, growth = leftovers(domain, num_episodes)
     return {
         "domain": domain.name,
         "tools": f"{num_tools} + {num_distractors}",
@@ -91,9 +90,9 @@ async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations
     return statistics.median(seconds)
 
 
-def leftovers(domain: SopDomain) -> tuple[int, float]:
-    """What EPISODES episodes leave more than their first quarter did: things, and resident MiB."""
-    tasks = domain.train_tasks(EPISODES // 4)
+def leftovers(domain: SopDomain, num_episodes: int) -> tuple[int, float]:
+    """What so many episodes leave more than their first quarter did: things, and resident MiB."""
+    tasks = domain.train_tasks(num_episodes // 4)
     asyncio.run(work(domain, tasks))
     things_before, memory_before = left()
     for _ in range(3):
@@ -128,18 +127,20 @@ def token_counter() -> Any:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--domains", nargs="+", default=list(sop.DOMAINS), choices=list(sop.DOMAINS))
     arguments = parser.parse_args()
     num_tokens = token_counter()
+    domains, num_episodes, num_tasks = (
+        (arguments.domains[:1], 8, 10) if arguments.smoke else (arguments.domains, EPISODES, 100)
+    )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         # A folder of its own, so that what other programs leave is not counted.
         tempfile.tempdir = folder
-        for name in arguments.domains:
+        for name in domains:
             began = time.monotonic()
-            rows.append(measure(sop.DOMAINS[name], num_tokens))
+            rows.append(measure(sop.DOMAINS[name], num_tokens, num_episodes, num_tasks))
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     replayed = [row["ms a call"] for row in rows if sop.DOMAINS[row["domain"]].pattern == "replay"]
     figures = {
@@ -158,7 +159,10 @@ def main() -> int:
         "left over": {"at_most": 0.0},
         "MiB grown, most": {"at_most": MOST_GROWTH_MIB},
     }
-    return report("sop_suite", rows, figures=figures, targets=targets, path=arguments.json)
+    sides = {"expert": sum(row["expert"] for row in rows), "constant": sum(row["constant"] for row in rows)}
+    return report(
+        "sop_suite", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

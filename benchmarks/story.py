@@ -1,6 +1,6 @@
 """How a mismatched example of an answer spoils training, who says so, and what its repair gains.
 
-    python -m benchmarks.story [--runs DIR] [--json FILE] [--svg FILE] [--quick]
+    python -m benchmarks.story [--runs DIR] [--json FILE] [--svg FILE] [--smoke]
 
 A model of under a million parameters is warm-started once (recipes/sop_small). From its weights three runs are trained: on
 all domains at once with a mistaken example, on one domain with it, on that domain with an example that agrees with the ground
@@ -11,7 +11,6 @@ again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from statistics import fmean
 from typing import Any, final
 
 from benchmarks.hacks.curves import picture
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.checks.run import Options, check_recipe
 from sparring.detectors import watched
 from sparring.evaluation.report import read_report
@@ -44,11 +43,11 @@ PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
 """Gains that are published for gpt-oss-20b on one domain of SOP-Bench, after the same repair."""
 PLATEAU_STEPS = 4
 """Steps at the end whose mean is what a run came to."""
-QUICK = (
+SMOKE = (
     "warm_start.steps=2", "warm_start.num_demonstrations=64", "batch.global_batch_size=2", "batch.group_size=4",
     "evaluation.val_num_tasks=2", "evaluation.eval_num_tasks=4", "schedule.val_every=0",
 )  # fmt: skip
-QUICK_STEPS = 3
+SMOKE_STEPS = 3
 
 
 @final
@@ -207,24 +206,21 @@ TARGETS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path, help="draw the curves")
-    parser.add_argument(
-        "--quick", action="store_true", help="a few tiny steps, which show that everything runs; no targets"
-    )
     arguments = parser.parse_args()
-    more = (*QUICK, f"schedule.max_steps={QUICK_STEPS}") if arguments.quick else ()
+    more = (*SMOKE, f"schedule.max_steps={SMOKE_STEPS}") if arguments.smoke else ()
     with tempfile.TemporaryDirectory() as folder:
         runs = (arguments.runs or Path(folder)).resolve()
         runs.mkdir(parents=True, exist_ok=True)
         steps = [measured(step, runs, more) for step in STEPS]
     if arguments.svg is not None:
         arguments.svg.write_text(picture(steps), "utf-8")
+    sides = {one.case.name: len(one.rewards) for one in steps}
     return report(
         "story", [row for one in steps for row in rows_of(one)], figures=figures_of(steps),
-        targets={} if arguments.quick else TARGETS, path=arguments.json,
+        targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides,
     )  # fmt: skip
 
 

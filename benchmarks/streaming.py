@@ -8,19 +8,17 @@ before any stream began.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
 import sys
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.gateway import Client
-from benchmarks.report import report
+from benchmarks.gateway import Client, tokenizer_of
+from benchmarks.report import options, report
 
 PAUSE = 0.0005
 """Seconds asked for between tokens; an event loop takes about a millisecond."""
@@ -35,20 +33,17 @@ TARGETS = {
 }
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, smoke: bool) -> None:
     """A gateway; each message (text, number of tokens) opens an episode that answers with so many. Sends back the base URL, the
     key and the processor seconds so far."""
-    from transformers import AutoTokenizer
-
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
     from sparring.gateway import Gateway
-    from sparring.models.smollm2 import ensure_converted
     from sparring.sessions import Session
     from sparring.types import Sampling
 
     async def run() -> None:
-        tokenizer = AutoTokenizer.from_pretrained(ensure_converted())
+        tokenizer = tokenizer_of(smoke)
         chat = TemplateChat(tokenizer)
         stop = min(chat.stop_ids)
 
@@ -73,9 +68,11 @@ def serve(pipe: Connection) -> None:
 class Server:
     """The gateway's process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, smoke: bool) -> None:
         self._pipe, there = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(target=serve, args=(there,))
+        # Forked in small: importing everything again would take longer than what is measured.
+        context: Any = multiprocessing.get_context("fork" if smoke else "spawn")
+        self._process = context.Process(target=serve, args=(there, smoke))
         self._process.start()
 
     def episode(self, kind: str, num_tokens: int) -> tuple[str, str, float]:
@@ -89,18 +86,20 @@ class Server:
         self._process.join(30)
 
 
-async def streamed(base_url: str, key: str) -> None:
+async def streamed(base_url: str, key: str) -> int:
+    """Bytes of the answer."""
     client = Client(base_url, key)
     await client.open()
     body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Inspect."}], "stream": True}
     await client.send(json.dumps(body).encode())
-    end = b""
+    end, received = b"", 0
     while b"[DONE]" not in end:
         part = await client.some()
         if not part:
             raise RuntimeError("the stream broke off")
-        end = end[-16:] + part
+        end, received = end[-16:] + part, received + len(part)
     client.close()
+    return received
 
 
 async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
@@ -117,47 +116,46 @@ async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
     return seconds
 
 
-async def beside(base_url: str, key: str, stream: asyncio.Future[None]) -> float:
-    """The median wait of the other episode until `stream` is done."""
+async def beside(base_url: str, key: str, stream: asyncio.Future[Any]) -> tuple[float, int]:
+    """The median wait of the other episode until `stream` is done, and how many answers it got."""
     over = asyncio.Event()
     stream.add_done_callback(lambda _: over.set())
     seconds = await waits(base_url, key, over)
     await stream
-    return median(seconds)
+    return median(seconds), len(seconds)
 
 
 def measured(server: Server, kind: str, num_tokens: int) -> dict[str, Any]:
     base_url, other, _ = server.episode("prose", 0)
-    alone = asyncio.run(_alone(base_url, other))
+    alone, answers_alone = asyncio.run(_alone(base_url, other))
     base_url, key, began = server.episode(kind, num_tokens)
     started = time.perf_counter()
-    asyncio.run(streamed(base_url, key))
+    received = asyncio.run(streamed(base_url, key))
     seconds = time.perf_counter() - started
     _, key, ended = server.episode(kind, num_tokens)
-    meanwhile = asyncio.run(_together(base_url, key, other))
+    meanwhile, answers_beside = asyncio.run(_together(base_url, key, other))
     return {
         "text": kind, "tokens": num_tokens, "processor seconds": ended - began, "seconds": seconds,
         "another's wait alone, ms": 1000 * alone, "beside the stream, ms": 1000 * meanwhile,
+        "bytes": received, "answers alone": answers_alone, "answers beside": answers_beside,
     }  # fmt: skip
 
 
-async def _alone(base_url: str, key: str) -> float:
+async def _alone(base_url: str, key: str) -> tuple[float, int]:
     return await beside(base_url, key, asyncio.ensure_future(asyncio.sleep(1.0)))
 
 
-async def _together(base_url: str, key: str, other: str) -> float:
+async def _together(base_url: str, key: str, other: str) -> tuple[float, int]:
     return await beside(base_url, other, asyncio.ensure_future(streamed(base_url, key)))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--tokens", type=int, default=20_000)
-    parser.add_argument("--smoke", action="store_true", help="2,000 tokens of prose, in seconds")
     arguments = parser.parse_args()
-    most = 2000 if arguments.smoke else arguments.tokens
+    most = 400 if arguments.smoke else arguments.tokens
     rows = []
-    server = Server()
+    server = Server(smoke=arguments.smoke)
     try:
         for kind in ["prose"] if arguments.smoke else TEXTS:
             rows += [measured(server, kind, num_tokens) for num_tokens in (most // 4, most // 2, most)]
@@ -174,7 +172,11 @@ def main() -> int:
             row["beside the stream, ms"] / row["another's wait alone, ms"] for row in rows
         ),
     }
-    return report("streaming", rows, figures=figures, targets=TARGETS, path=arguments.json)
+    sides = {"streams": sum(row["bytes"] for row in rows), "others, alone": sum(row["answers alone"] for row in rows),
+             "others, beside the stream": sum(row["answers beside"] for row in rows)}  # fmt: skip
+    return report(
+        "streaming", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.evaluation.agreement import agreement
 from sparring.prices import usage_metrics
 from sparring.rollouts.actions import StateVisits
@@ -38,6 +38,10 @@ from sparring.types import Trajectory, TrajectoryGroup
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 OVERRIDES = ("warm_start.steps=40", "schedule.val_every=0", "schedule.save_every=0", "evaluation.val_num_tasks=4")
+SMOKE = (
+    "warm_start.steps=2", "warm_start.num_demonstrations=32", "batch.global_batch_size=2", "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true",
+)  # fmt: skip
 START_SECONDS = 120.0
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -62,7 +66,16 @@ def train_here(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, flo
     trainer.train()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     ends = [line["time"] for line in lines if "training/global_step" in line["metrics"]]
-    return {"processor": (time.process_time() - began) / steps, "wall": (ends[-1] - ends[0]) / (len(ends) - 1)}
+    episodes = sum(len(file.read_text("utf-8").splitlines()) for file in (run / "trajectories").glob("train-*.jsonl"))
+    return {
+        "episodes": episodes,
+        "processor": (time.process_time() - began) / steps,
+        "wall": (ends[-1] - ends[0]) / (len(ends) - 1),
+    }
+
+
+def smoked(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
+    return train_here(run, steps, [*SMOKE, *overrides])
 
 
 def alone(run: Path, folder: Path) -> float:
@@ -146,15 +159,15 @@ def mlflow_at(port: int) -> list[str]:
 
 
 def measure(
-    folder: Path, steps: int, rounds: int, *, only: str | None
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    folder: Path, steps: int, rounds: int, *, only: str | None, play: Callable[..., dict[str, float]], smoke: bool
+) -> tuple[list[dict[str, Any]], dict[str, float], dict[str, float]]:
     with ExitStack() as stack:
         ways: dict[str, list[str]] = {
             "files": [],
             "MLflow is not there": mlflow_at(free_port()),
             "MLflow hangs": mlflow_at(stack.enter_context(hanging())),
         }
-        if importlib.util.find_spec("sqlalchemy") is not None:
+        if not smoke and importlib.util.find_spec("sqlalchemy") is not None:
             # In memory, where there is such a place: its disk would not be the run's either.
             memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else folder
             kept = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory)))
@@ -166,7 +179,7 @@ def measure(
             # Forth and back, so that a machine that becomes slower or faster favors none.
             for way, overrides in list(ways.items())[:: 1 if number % 2 == 0 else -1]:
                 run = folder / f"{way.replace(' ', '-')}-{number}"
-                seen[way].append(train(run, steps, overrides))
+                seen[way].append(play(run, steps, overrides))
                 if way == "files":
                     (folder / f"again-{number}").mkdir()
                     own.append(alone(run, folder / f"again-{number}"))
@@ -187,15 +200,15 @@ def measure(
     share = median(cost / files["processor"] for cost, files in zip(own, seen["files"], strict=True))
     figures = {"metrics and files, share of a step": share}
     figures |= {f"{row['tracked by']}, to files": row["to files"] for row in rows[1:]}
-    return rows, figures
+    sides = {way: sum(one["episodes"] for one in found) for way, found in seen.items()}
+    return rows, figures, sides
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", metavar="WAY", default=None, help="beside files: answers, hangs, or not there")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     parser.add_argument("--train", type=Path, default=None, help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -203,10 +216,18 @@ def main() -> int:
         print(json.dumps(train_here(arguments.train, arguments.steps, arguments.overrides)))
         return 0
     with tempfile.TemporaryDirectory() as name:
-        rows, figures = measure(Path(name), arguments.steps, arguments.rounds, only=arguments.only)
+        if arguments.smoke:
+            # In this process: importing everything again would take longer than the steps.
+            rows, figures, sides = measure(Path(name), 2, 1, only=arguments.only, play=smoked, smoke=True)
+        else:
+            rows, figures, sides = measure(
+                Path(name), arguments.steps, arguments.rounds, only=arguments.only, play=train, smoke=False
+            )
     most = {"metrics and files, share of a step": 0.03, "MLflow answers, to files": 1.03}
     targets = {figure: {"at_most": most.get(figure, 1.05)} for figure in figures}
-    return report("tracking", rows, figures=figures, targets=targets, path=arguments.json)
+    return report(
+        "tracking", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

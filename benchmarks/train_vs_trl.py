@@ -14,18 +14,21 @@ is one group; `--checkpointing` gives it gradient checkpointing, its default, wh
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import nan
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import needs, options, report
 from sparring.config import read_recipe, resolved_toml, validate
 
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
@@ -44,6 +47,10 @@ TARGETS: Mapping[str, Mapping[str, float]] = {
 SIDES = {"TRL": "trl_side", "Sparring": "sparring_side"}
 SIDE_SECONDS = 3600.0
 """After this long one side counts as hung."""
+SMOKE = (
+    "model.max_sequence_length=1500", "model.lora_layers=2", "sampling.sampling_max_tokens=6", "environment.max_turns=2",
+    "run.num_threads=1",
+)  # fmt: skip
 NO_EVALUATION = ("data.validation=builtins:list", "data.held_out=builtins:list")
 """Empty splits: nothing is played but what is trained on."""
 
@@ -54,6 +61,17 @@ def warm_started_model(folder: Path, steps: int) -> Path:
     overrides = [f"run.runs_dir={folder / 'runs'}", f"warm_start.steps={steps}", *NO_EVALUATION]
     _run("benchmarks.sides.warm_start", str(QUICKSTART), str(model), *overrides)
     return model
+
+
+def random_model(folder: Path) -> Path:
+    """A model of random weights, which says nothing that is a tool call, with a tokenizer of the recipe's conversations."""
+    from sparring.models.small import small_model
+
+    read = runpy.run_path(str(QUICKSTART / "environment.py"))
+    model, tokenizer = small_model(0, read["clerk_log"](8), vocabulary_size=400, max_positions=2048)
+    for part in (model, tokenizer):
+        part.save_pretrained(folder / "model")
+    return folder / "model"
 
 
 def write_recipe(folder: Path, model: Path, arguments: argparse.Namespace) -> Path:
@@ -69,6 +87,7 @@ def write_recipe(folder: Path, model: Path, arguments: argparse.Namespace) -> Pa
         f"batch.group_size={arguments.group_size}",
         f"schedule.max_steps={arguments.steps}",
         *NO_EVALUATION,
+        *(SMOKE if arguments.smoke else ()),
     ]
     if arguments.threads is not None:
         overrides.append(f"run.num_threads={arguments.threads}")
@@ -109,7 +128,8 @@ def table(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, A
     shown = [{side: quantities(measured) for side, measured in both.items()} for both in rounds]
     rows = []
     for name in shown[0]["TRL"]:
-        ratios = [both["Sparring"][name] / both["TRL"][name] for both in shown]
+        # A side that did nothing has no ratio.
+        ratios = [both["Sparring"][name] / (both["TRL"][name] or nan) for both in shown]
         rows.append(
             {
                 "quantity": name,
@@ -128,9 +148,18 @@ def shared_prompts(both: Mapping[str, Mapping[str, Any]]) -> float:
     return (ours & theirs).total() / max(ours.total(), theirs.total())
 
 
+def work_of(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
+    """Tokens that each side sampled and computed, steps that it took, and prompts that both began with."""
+    work = {
+        f"{side}, {what}": sum(both[side][what] for both in rounds)
+        for side in SIDES
+        for what in ("num_trajectories", "num_sampled_tokens", "num_trained_tokens", "num_computed_tokens")
+    }
+    return work | {"prompts of both": min(shared_prompts(both) for both in rounds)}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--tasks", type=int, default=4, help="a step")
     parser.add_argument("--group-size", type=int, default=8, help="episodes a task")
     parser.add_argument("--steps", type=int, default=1)
@@ -140,20 +169,30 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a warm-started model folder; else one is made")
     parser.add_argument("--warm-start-steps", type=int, default=24)
     arguments = parser.parse_args()
+    if importlib.util.find_spec("trl") is None:
+        needs("TRL: make .venv/benchmarks")
+    if arguments.smoke:
+        arguments.tasks, arguments.group_size, arguments.rounds = 2, 2, 1
     rounds: list[dict[str, dict[str, Any]]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = arguments.model or warm_started_model(folder, arguments.warm_start_steps)
+        if arguments.smoke:
+            model = random_model(folder)
+        else:
+            model = arguments.model or warm_started_model(folder, arguments.warm_start_steps)
         recipe = write_recipe(folder, model, arguments)
         for turn in range(arguments.rounds):
             outputs = {side: folder / f"{side}-{turn}.json" for side in SIDES}
-            options = {"TRL": ["--checkpointing"] if arguments.checkpointing else [], "Sparring": []}
-            rounds.append({side: measure(side, recipe, outputs[side], *options[side]) for side in SIDES})
+            flags = {"TRL": ["--checkpointing"] if arguments.checkpointing else [], "Sparring": []}
+            rounds.append({side: measure(side, recipe, outputs[side], *flags[side]) for side in SIDES})
     rows = table(rounds)
     figures = {row["quantity"]: row["Sparring / TRL"] for row in rows}
     figures["same prompts"] = min(shared_prompts(both) for both in rounds)
     figures["same precision"] = float(len({side["precision"] for both in rounds for side in both.values()}) == 1)
-    return report("train_vs_trl", rows, figures=figures, targets=TARGETS, path=arguments.json)
+    sides = work_of(rounds)
+    return report(
+        "train_vs_trl", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 def _run(module: str, *arguments: str) -> None:

@@ -1,14 +1,11 @@
 """What `sparring check` says of planted defects in environments without experts.
 
-    python -m benchmarks.blind_environments [--set third] [--json FILE] [NAME ...]
-
 Each case is checked, and where the set has `fixes.py` a copy without its defect, too: a finding that is there without the defect is
 not about it. Whether a finding names the defect is for a person to read, against `named_by` in the case's `defect.toml`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -16,7 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import options, report
+
 HERE = Path(__file__).parent
+SMOKE = ("clean_dice", "price_desk")
 SETS = sorted(one.parent.name for one in HERE.glob("*/README.md"))
 
 
@@ -41,16 +41,16 @@ def fixed(folder: Path, copies: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="only these cases")
     parser.add_argument("--set", choices=SETS, default=SETS[-1])
-    parser.add_argument("--json", type=Path, help="also write the findings there")
     arguments = parser.parse_args()
-    folder, found = HERE / arguments.set, {}
+    folder, found = HERE / (SETS[0] if arguments.smoke else arguments.set), {}
+    names = SMOKE if arguments.smoke else arguments.names
     with tempfile.TemporaryDirectory() as copies:
         fixed(folder, Path(copies))
         for case in sorted(path.parent for path in folder.glob("*/recipe.toml")):
-            if arguments.names and case.name not in arguments.names:
+            if names and case.name not in names:
                 continue
             findings, copy = said(checked(case)), Path(copies) / case.name
             beside = {one[:2] for one in said(checked(copy))} if copy.is_dir() else set()
@@ -59,10 +59,20 @@ def main() -> int:
                 for severity, rule, symptom, stays in found[case.name]), sep="\n", flush=True)  # fmt: skip
     clean = {name: one for name, one in found.items() if name.startswith("clean_")}
     errors = sum(one[0] == "error" for those in clean.values() for one in those)
-    print(f"{len(found) - len(clean)} planted, {len(clean)} clean; {errors} errors on clean cases")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1), "utf-8")
-    return 1 if errors else 0
+    rows = [
+        {"case": name, "findings": len(those), "stay": sum(bool(one[3]) for one in those), "said": {"findings": those}}
+        for name, those in found.items()
+    ]
+    figures = {"planted": len(found) - len(clean), "clean": len(clean), "errors on clean cases": errors}
+    return report(
+        "blind_environments",
+        rows,
+        figures=figures,
+        targets={"errors on clean cases": {"at_most": 0}},
+        path=arguments.json,
+        sides={"planted": len(found) - len(clean), "clean": len(clean)},
+        smoke=arguments.smoke,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ with --stored.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -18,19 +17,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.diagnosis.cases import ROOT, Case, Live, all_cases
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.diagnosis import Diagnosis, diagnose
 from sparring.diagnosis.proposal import overrides
 from sparring.findings import Finding, Severity
 from sparring.tracking import RunFolder
 from sparring.tracking.stored import read_metrics
 
+SMOKE = ("blind/mistyped_rate", "healthy/number_guess")
+SMOKE_OVERRIDES = (
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=64",
+    "batch.global_batch_size=2",
+    "schedule.max_steps=2",
+    "schedule.val_every=0",
+    "evaluation.val_num_tasks=2",
+)
 WARM = "warm"
 """As `model.name`: a model that imitates the log of the recipe beside it, trained once."""
 MOST_SECONDS = 600.0
@@ -266,24 +274,28 @@ TARGETS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="own/groups_agree, healthy/quickstart, ...; all without")
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--stored", action="store_true", help="only what is in --runs already")
     arguments = parser.parse_args()
+    names = SMOKE if arguments.smoke else arguments.names
     with tempfile.TemporaryDirectory() as folder:
         runs = (arguments.runs or Path(folder)).resolve()
-        chosen = [one for one in all_cases() if not arguments.names or one.name in arguments.names]
+        chosen = [one for one in all_cases() if not names or one.name in names]
+        if arguments.smoke:
+            chosen = [replace(one, overrides=(*one.overrides, *SMOKE_OVERRIDES), more_steps=1) for one in chosen]
         if arguments.stored:
             chosen = [one for one in chosen if one.live is None and RunFolder.is_run(runs / one.run_name)]
         everything = [measured(case, runs, stored=arguments.stored) for case in chosen]
     planted = [one for one in everything if one.case.is_planted]
     healthy = [one for one in everything if not one.case.is_planted]
     figures = figures_of(planted, healthy)
+    sides = {one.case.name: one.found.step or 0 for one in everything}
     return report(
         "diagnosis", [*map(planted_row, planted), *map(healthy_row, healthy)], figures=figures,
-        targets={key: target for key, target in TARGETS.items() if key in figures}, path=arguments.json,
+        targets={key: target for key, target in TARGETS.items() if key in figures},
+        path=arguments.json, smoke=arguments.smoke, sides=sides,
     )  # fmt: skip
 
 

@@ -3,12 +3,11 @@
 A recipe whose episodes take the time of a slow world is trained by the command, in a process of its own. First in pairs, play
 ahead of learning: without faults, and with a tenth of all episodes failing and one that never returns. Then synchronous
 steps of ten seconds and more, with a kill -9 of the trainer at the end of a step, before anything of it is saved; the
-command's own supervisor resumes it. `--quick` is a tenth of all that, to see whether it works.
+command's own supervisor resumes it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.ledger import Ledger, RolloutState
 
 RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
@@ -76,18 +75,17 @@ def train(folder: Path, name: str, *overrides: str, faults: str = "") -> dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    rounds, steps, long, seconds = (1, 10, 4, 2.0) if arguments.quick else (arguments.rounds, 100, 31, 10.0)
+    rounds, steps, long, seconds = (1, 2, 4, 0.2) if arguments.smoke else (arguments.rounds, 100, 31, 10.0)
+    ahead = (*AHEAD, f"environment.options.seconds={seconds}") if arguments.smoke else AHEAD
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         pairs = [
             (
-                train(folder, f"sound-{number}", *AHEAD, f"schedule.max_steps={steps}"),
-                train(folder, f"failing-{number}", *AHEAD, f"schedule.max_steps={steps}", faults=FAILING),
+                train(folder, f"sound-{number}", *ahead, f"schedule.max_steps={steps}"),
+                train(folder, f"failing-{number}", *ahead, f"schedule.max_steps={steps}", faults=FAILING),
             )
             for number in range(rounds)
         ]
@@ -104,7 +102,13 @@ def main() -> int:
         ),
         "share of the time that counts, one kill every 30 steps": killed["that count"],
     }
-    return report("faults", rows, figures=figures, targets=TARGETS, path=arguments.json)
+    sides = {
+        "sound": sum(sound["trained"] for sound, _ in pairs), "failing": sum(one["trained"] for _, one in pairs),
+        "failed episodes": sum(one["failed"] for _, one in pairs), "kills": killed["restarts"],
+    }  # fmt: skip
+    return report(
+        "faults", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
+    )
 
 
 if __name__ == "__main__":

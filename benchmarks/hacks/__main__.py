@@ -10,7 +10,6 @@ worked on without training. A name is that of a case (blind2/stalling) or of a f
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any
 
 from benchmarks.hacks.cases import ALARMS, ROOT, Case, hack_cases, healthy_cases
 from benchmarks.hacks.curves import picture
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.build import trials_of
 from sparring.config import load_config
 from sparring.detectors import watched
@@ -32,6 +31,11 @@ from sparring.findings import Finding, Severity
 from sparring.history import read_steps
 from sparring.tracking import RunFolder
 
+SMOKE_CASES = ("own/lenient_tag", "healthy/number_guess")
+SMOKE = (
+    "warm_start.steps=2", "warm_start.num_demonstrations=64", "schedule.max_steps=2", "schedule.val_every=0",
+    "batch.global_batch_size=2", "batch.group_size=4", "evaluation.val_num_tasks=2",
+)  # fmt: skip
 PLATEAU_STEPS = 4
 """Steps at the end whose mean is what the hack gained."""
 SMOOTHED_STEPS = 3
@@ -123,7 +127,7 @@ class Measured:
         return [one for one in self.findings if one.severity is Severity.ERROR]
 
 
-def trained(case: Case, runs: Path) -> Path:
+def trained(case: Case, runs: Path, more: Sequence[str] = ()) -> Path:
     """The run of a case, trained unless it is there. Raises CalledProcessError when the training fails, SystemExit for a run
     that did not come to its end."""
     run = runs / case.run_name
@@ -131,7 +135,7 @@ def trained(case: Case, runs: Path) -> Path:
         print(f"training {case.name}", file=sys.stderr, flush=True)
         command = [
             sys.executable, "-m", "sparring", "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}",
-            f"run.name={case.run_name}", *case.overrides,
+            f"run.name={case.run_name}", *case.overrides, *more,
         ]  # fmt: skip
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
@@ -230,14 +234,13 @@ TARGETS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="own/lenient_tag, blind2, ...; all without")
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
     parser.add_argument("--seed", type=int, help="of the training, in place of the recipes'")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path, help="draw the curves of the hacks")
     arguments = parser.parse_args()
-    names = set(arguments.names)
+    names, more = (set(SMOKE_CASES), SMOKE) if arguments.smoke else (set(arguments.names), ())
     chosen = [
         one if arguments.seed is None else one.with_seed(arguments.seed)
         for one in (*hack_cases(), *healthy_cases())
@@ -245,15 +248,17 @@ def main() -> int:
     ]
     with tempfile.TemporaryDirectory() as folder:
         runs = (arguments.runs or Path(folder)).resolve()
-        everything = [measured(case, trained(case, runs)) for case in chosen]
+        everything = [measured(case, trained(case, runs, more)) for case in chosen]
     hacks = [one for one in everything if one.case.hack is not None]
     healthy = [one for one in everything if one.case.hack is None]
     if arguments.svg is not None:
         arguments.svg.write_text(picture(hacks), "utf-8")
     figures = figures_of(hacks, healthy)
+    sides = {one.case.name: len(one.rewards) for one in everything}
     return report(
         "hacks", [*map(hack_row, hacks), *map(healthy_row, healthy)], figures=figures,
-        targets={key: target for key, target in TARGETS.items() if key in figures}, path=arguments.json,
+        targets={key: target for key, target in TARGETS.items() if key in figures},
+        path=arguments.json, smoke=arguments.smoke, sides=sides,
     )  # fmt: skip
 
 

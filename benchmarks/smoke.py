@@ -1,0 +1,160 @@
+"""Finds the benchmarks and their stored results, and runs them in small."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import os
+import resource
+import runpy
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import CANNOT_RUN, defects
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PRELOADED = ("sparring.trainer", "sparring.evaluator", "transformers.models.llama.modeling_llama", __name__)
+"""Imported once, not again by each script."""
+SMOKE_SECONDS = 240
+"""What takes longer hangs."""
+AT_ONCE = 2
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoke:
+    """How a benchmark ran in small."""
+
+    name: str
+    code: int
+    seconds: float
+    processor_seconds: float
+    output: str
+    wrong: Sequence[str]
+
+    @property
+    def state(self) -> str:
+        if self.code == CANNOT_RUN:
+            return "LEFT OUT"
+        return "FAILED" if self.code or self.wrong else "ok"
+
+
+def scripts() -> dict[str, str]:
+    """Every benchmark by what follows `benchmarks.`, with the first sentence of its description."""
+    found = {}
+    for file in (*HERE.glob("*.py"), *HERE.glob("*/*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        if file != HERE / "__main__.py" and any(_is_main(one) for one in tree.body):
+            name = ".".join(file.relative_to(HERE).with_suffix("").parts).removesuffix(".__main__")
+            found[name] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return dict(sorted(found.items()))
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """A `main` that returns an exit code. Programs that serve a benchmark return nothing."""
+    return isinstance(node, ast.FunctionDef) and node.name == "main" and ast.unparse(node.returns or node) == "int"
+
+
+def results(name: str) -> Iterator[dict[str, Any]]:
+    """The stored results of a benchmark."""
+    for file in sorted(RESULTS.glob("*.json")):
+        content = json.loads(file.read_text("utf-8"))
+        if content["command"].split()[2] == f"benchmarks.{name}":
+            yield content
+
+
+def smoke(name: str) -> Smoke:
+    """Run one in small, in a process of its own."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        result, log = Path(folder) / "result.json", Path(folder) / "log"
+        here, there = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_run, args=(f"benchmarks.{name}", result, log, there))
+        process.start()
+        there.close()
+        try:
+            code, used = here.recv() if here.poll(SMOKE_SECONDS) else (1, 0.0)
+        except EOFError:
+            code, used = 1, 0.0
+        wrong = [f"exit code {code}"] if code not in (0, CANNOT_RUN) else []
+        wrong += _wrong(name, result) if code == 0 or result.exists() else []
+        if time.monotonic() - began > SMOKE_SECONDS:
+            wrong.append(f"it did not end within {SMOKE_SECONDS} s")
+        assert process.pid is not None
+        with suppress(ProcessLookupError):
+            # It leads a session, with what it started and left.
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+        output = log.read_text("utf-8", errors="replace") if log.exists() else ""
+    return Smoke(
+        name=name, code=code, seconds=time.monotonic() - began, processor_seconds=used, output=output, wrong=wrong
+    )
+
+
+def _run(module: str, result: Path, log: Path, pipe: Connection) -> None:
+    """The module as a program, in this process, which is good for no other."""
+    os.setsid()
+    with log.open("w", encoding="utf-8") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    sys.argv = [module, "--smoke", "--json", str(result)]
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            raise
+        code = error.code or 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    pipe.send((code, sum(one.ru_utime + one.ru_stime for one in used)))
+
+
+def _wrong(name: str, result: Path) -> Iterator[str]:
+    """What is wrong with a result in small, and where the stored ones have other figures."""
+    if not result.is_file():
+        yield "it wrote no result"
+        return
+    content = json.loads(result.read_text("utf-8"))
+    if not content.get("smoke"):
+        yield "report(smoke=...) was not set"
+    yield from defects(content)
+    for stored in results(name):
+        if unknown := sorted(set(content["figures"]) - set(stored["figures"])):
+            yield f"figures that its stored result of {stored['date']} does not have: {', '.join(unknown)}; measure it again"
+
+
+def smoke_all(names: Sequence[str]) -> int:
+    """All in small, some at once; returns 1 when one failed."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    CONTEXT.set_forkserver_preload(list(PRELOADED))
+    began, done = time.monotonic(), list[Smoke]()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for future in as_completed([pool.submit(smoke, name) for name in names]):
+            one = future.result()
+            done.append(one)
+            print(
+                f"{one.state:8} {one.name:24} {one.seconds:6.1f} s, {one.processor_seconds:5.1f} of a processor",
+                flush=True,
+            )
+            if one.state != "ok":
+                print("\n".join(["", *one.output.splitlines()[-30:], *one.wrong, ""]), flush=True)
+    failed = [one.name for one in done if one.state == "FAILED"]
+    print(
+        f"{len(done)} benchmarks in {time.monotonic() - began:.0f} s, {sum(one.processor_seconds for one in done):.0f} of "
+        f"a processor; failed: {', '.join(failed) or 'none'}"
+    )
+    return 1 if failed else 0
