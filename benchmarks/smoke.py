@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PRELOADED = ("sparring.trainer", "sparring.evaluator", "transformers.models.llama.modeling_llama", __name__)
 """Imported once, not again by each script."""
-SMOKE_SECONDS = 240
+SMOKE_SECONDS = 400
 """What takes longer hangs."""
 AT_ONCE = 2
 CONTEXT = multiprocessing.get_context("forkserver")

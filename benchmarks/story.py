@@ -47,7 +47,8 @@ SMOKE = (
     "warm_start.steps=2", "warm_start.num_demonstrations=64", "batch.global_batch_size=2", "batch.group_size=4",
     "evaluation.val_num_tasks=2", "evaluation.eval_num_tasks=4", "schedule.val_every=0",
 )  # fmt: skip
-SMOKE_STEPS = 3
+SMOKE_STEPS = 2
+SMOKE_FAMILIES = ("reward",)
 
 
 @final
@@ -122,7 +123,8 @@ def checked(step: Step, runs: Path, more: Sequence[str]) -> list[Mapping[str, An
     """What `sparring check` finds in the recipe as this step has it."""
     path = runs / f"{step.run_name}-check.json"
     if not path.exists():
-        found = check_recipe(RECIPE, Options(overrides=tuple(step.overrides(runs, more))))
+        families = SMOKE_FAMILIES if more else ()
+        found = check_recipe(RECIPE, Options(overrides=tuple(step.overrides(runs, more)), families=families))
         path.write_text(json.dumps(found.as_json(), indent=1), "utf-8")
     return json.loads(path.read_text("utf-8"))["findings"]
 

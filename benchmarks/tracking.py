@@ -26,7 +26,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.report import options, report
+from benchmarks.report import needs, options, report
 from sparring.evaluation.agreement import agreement
 from sparring.prices import usage_metrics
 from sparring.rollouts.actions import StateVisits
@@ -215,6 +215,8 @@ def main() -> int:
     if arguments.train is not None:
         print(json.dumps(train_here(arguments.train, arguments.steps, arguments.overrides)))
         return 0
+    if importlib.util.find_spec("mlflow") is None:
+        needs("MLflow: make mlflow")
     with tempfile.TemporaryDirectory() as name:
         if arguments.smoke:
             # In this process: importing everything again would take longer than the steps.

@@ -38,6 +38,7 @@ SMOKE_OVERRIDES = (
     "schedule.max_steps=2",
     "schedule.val_every=0",
     "evaluation.val_num_tasks=2",
+    "evaluation.allow_zero_baseline=true",
 )
 WARM = "warm"
 """As `model.name`: a model that imitates the log of the recipe beside it, trained once."""
