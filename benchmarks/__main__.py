@@ -14,7 +14,9 @@ def list_all() -> None:
     for name, summary in scripts().items():
         print(f"python -m benchmarks.{name}\n    {summary}")
         for stored in results(name):
-            shown = [f"{figure} {value:.3g}" for figure, value in stored["figures"].items()]
+            # Those with a target first.
+            figures = sorted(stored["figures"], key=lambda figure: figure not in stored["targets"])
+            shown = [f"{figure} {stored['figures'][figure]:.3g}" for figure in figures]
             more = f"; {len(shown) - SHOWN_FIGURES} more" if len(shown) > SHOWN_FIGURES else ""
             print(
                 f"    {stored['date']}, {stored['commit']}, {stored['machine']}: {'; '.join(shown[:SHOWN_FIGURES])}{more}"

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -50,14 +51,15 @@ class Smoke:
         return "FAILED" if self.code or self.wrong else "ok"
 
 
+@cache
 def scripts() -> dict[str, str]:
-    """Every benchmark by what follows `benchmarks.`, with the first sentence of its description."""
+    """Every benchmark by what follows `benchmarks.`, with the first paragraph of its description."""
     found = {}
     for file in (*HERE.glob("*.py"), *HERE.glob("*/*.py")):
         tree = ast.parse(file.read_text("utf-8"))
         if file != HERE / "__main__.py" and any(_is_main(one) for one in tree.body):
             name = ".".join(file.relative_to(HERE).with_suffix("").parts).removesuffix(".__main__")
-            found[name] = (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[name] = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
     return dict(sorted(found.items()))
 
 
