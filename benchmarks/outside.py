@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence import ROOT, SMOKE, over_seeds, run, shuffled, table
-from benchmarks.report import report
+from benchmarks.report import options, report
 from sparring.checks.run import Options, check_recipe
 from sparring.diagnosis import diagnose
 from sparring.evaluator import MultiTurnRLEvaluator
@@ -76,25 +75,24 @@ def _diagnoses(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shuffled", type=int, default=1, help="of these seeds, how many also get shuffled rewards")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true", help="one seed for one step: does it run?")
     parser.add_argument("--table", type=Path, metavar="JSON", help="print the tables of stored results, run nothing")
     arguments = parser.parse_args()
     if arguments.table is not None:
         content = json.loads(arguments.table.read_text("utf-8"))
         print("\n\n".join(measured(content, family) for family in FAMILIES))
         return 0
-    overrides, seeds, steps = arguments.overrides, arguments.seeds, None
+    overrides, seeds, steps, families = arguments.overrides, arguments.seeds, None, arguments.families
     if arguments.smoke:
+        families = families[:1]
         overrides, seeds, steps = [*SMOKE, "warm_start.num_demonstrations=64", *overrides], [0], 4
     rows, figures, targets = list[dict[str, Any]](), dict[str, float](), dict[str, dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
-        for family in arguments.families:
+        for family in families:
             rows.append(checked(family, quick=arguments.smoke))
             of_runs = [trained(family, seed, overrides, steps, folder) for seed in seeds]
             drawn = [
@@ -109,7 +107,15 @@ def main() -> int:
             figures[gain] = min(row["gain over the control"][1] for row in of_runs)
             figures[flat] = max(row["tuned"]["sampled"] - row["warm start"]["sampled"] for row in drawn)
             targets |= {gain: {"at_least": FAMILIES[family].gain}, flat: {"at_most": FAMILIES[family].shuffled}}
-    return report("outside", rows, figures=figures, targets={} if arguments.smoke else targets, path=arguments.json)
+    played = [row for row in rows if "RL seconds" in row]
+    sides = {
+        **{f"{row['family']}, RL": row["RL seconds"] for row in played},
+        **{f"{row['family']}, control": row["control steps"] for row in played},
+        "shuffled rewards": len(rows) - len(played) - len(families),
+    }
+    return report(
+        "outside", rows, figures=figures, targets=targets, path=arguments.json, sides=sides, smoke=arguments.smoke
+    )
 
 
 if __name__ == "__main__":
