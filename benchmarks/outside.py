@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from benchmarks.evidence import ROOT, SMOKE, over_seeds, run, shuffled, table
+from benchmarks.evidence import ROOT, SMOKE, run, shuffled, table
 from benchmarks.report import options, report
 from sparring.checks.run import Options, check_recipe
 from sparring.diagnosis import diagnose
@@ -58,7 +59,7 @@ def measured(content: Mapping[str, Any], family: str) -> str:
     (found,) = (row["check"]["findings"] for row in rows if "check" in row)
     lines = [table({**content, "rows": of_runs}), ""]
     experts = [row["expert"]["success"] for row in of_runs if "expert" in row]
-    lines += [f"The expert succeeds on {over_seeds(experts)[0]:.2f}. In the product's own words:", ""]
+    lines += [f"The expert succeeds on {fmean(experts):.2f}. In the product's own words:", ""]
     loud = [one for one in found if one["severity"] != "note"]
     lines += [f"- `sparring check`: {one['severity']} `{one['rule']}`: {one['symptom']}" for one in loud]
     if not loud:
