@@ -6,7 +6,6 @@ the same.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.tracking import Console, RunFolder
 from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.run_folder import CONTINUED, WARM_START
-from sparring.tracking.stored import read_metrics
+from sparring.tracking.stored import training_seconds
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 from sparring.training.schedule import learning_rate
@@ -39,7 +38,7 @@ SPARE = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The warm start continued, as `controls/warm_start_continued.json` has it."""
+    """The warm start continued, as `controls/warm_start_continued/state.json` has it."""
 
     steps: int
     """Supervised steps in all."""
@@ -51,6 +50,8 @@ class Control:
     """Success on validation tasks by step; 0 is the warm start itself."""
     best_step: int
     """Whose weights are kept: of those with the highest success the last."""
+    fingerprint: str
+    """Of these weights: an evaluation with another one played an earlier control."""
 
 
 def continue_warm_start(
@@ -90,7 +91,7 @@ async def _continue(
     steps: int | None,
     console: Console,
 ) -> Control:
-    rl_seconds = _rl_seconds(folder)
+    rl_seconds = training_seconds(folder.path / "metrics.jsonl")
     conversations = demonstrations(parts, section.num_demonstrations, section.demonstrations)
     parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
     if steps is None:
@@ -101,8 +102,9 @@ async def _continue(
     parts.learner.reset_optimizer()
     rate = partial(learning_rate, peak=section.learning_rate, schedule="linear", warmup_steps=0, max_steps=steps)
     points = sorted({max(1, round(steps * part / NUM_POINTS)) for part in range(1, NUM_POINTS + 1)})
-    scores = {0: (await _validated(trainer, parts, 0)).success.mean}
-    best, kept, seconds = 0, parts.learner.export_state(), 0.0
+    start = await _validated(trainer, parts, 0)
+    scores = {0: start.success.mean}
+    best, kept, fingerprint, seconds = 0, parts.learner.export_state(), start.fingerprint, 0.0
     with console.steps("control: the warm start continued", steps) as progress:
         began = time.monotonic()
         async for step, metrics in supervised_steps(
@@ -112,13 +114,16 @@ async def _continue(
             progress(metrics)
             if step in points:
                 seconds += time.monotonic() - began
-                scores[step] = (await _validated(trainer, parts, step)).success.mean
+                validated = await _validated(trainer, parts, step)
+                scores[step] = validated.success.mean
                 if scores[step] >= scores[best]:
-                    best, kept = step, parts.learner.export_state()
+                    best, kept, fingerprint = step, parts.learner.export_state(), validated.fingerprint
                 began = time.monotonic()
-    control = Control(steps=steps, seconds=seconds, rl_seconds=rl_seconds, validated=scores, best_step=best)
-    checkpoints.save(folder.controls, CONTINUED, kept, {"step": 0, "supervised_steps": best})
-    (folder.controls / f"{CONTINUED}.json").write_text(json.dumps(asdict(control), indent=1) + "\n", "utf-8")
+    control = Control(
+        steps=steps, seconds=seconds, rl_seconds=rl_seconds, validated=scores, best_step=best, fingerprint=fingerprint
+    )  # fmt: skip
+    # With the weights, so that a process that dies leaves an earlier control with its own.
+    checkpoints.save(folder.controls, CONTINUED, kept, {"step": 0, **asdict(control)})
     return control
 
 
@@ -132,11 +137,6 @@ async def _seconds_of_step(
         if step == 1:
             began = time.monotonic()
     return (time.monotonic() - began) / (NUM_TIMED - 1)
-
-
-def _rl_seconds(folder: RunFolder) -> float:
-    by_step, _ = read_metrics(folder.path / "metrics.jsonl")
-    return sum(metrics.get("timing_s/step", 0.0) for metrics in by_step.values())
 
 
 async def _validated(trainer: MultiTurnRLTrainer, parts: Parts, step: int) -> Evaluation:

@@ -53,7 +53,7 @@ def test_the_warm_start_is_continued_by_counted_steps_and_its_best_point_is_kept
     # Of equally good points the last: it has imitated longest.
     assert control["best_step"] == max(int(step) for step, score in control["validated"].items() if score == best)
     assert control["rl_seconds"] > 0
-    assert json.loads((run / "controls" / "warm_start_continued.json").read_text())["steps"] == 8
+    assert json.loads((run / "controls" / "warm_start_continued" / "state.json").read_text())["steps"] == 8
     assert (run / "checkpoints" / "warm_start" / "weights.safetensors").read_bytes() == before
     weights = load_file(run / "controls" / "warm_start_continued" / "weights.safetensors")
     started = load_file(run / "checkpoints" / "warm_start" / "weights.safetensors")
@@ -93,7 +93,7 @@ def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:
     for _ in range(2):
         made = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")
         assert made.exit_code == 0, made.output
-        written.append((run / "controls" / "warm_start_continued.json").stat().st_mtime_ns)
+        written.append((run / "controls" / "warm_start_continued" / "state.json").stat().st_mtime_ns)
     assert written[0] == written[1]
     assert (run / "controls" / "warm_start_continued" / "weights.safetensors").is_file()
 

@@ -8,7 +8,6 @@ from statistics import fmean
 from types import MappingProxyType
 
 from sparring.evaluation.controls import (
-    CONTROLS,
     ORIGIN,
     SHOWN,
     WORDS,
@@ -80,7 +79,7 @@ class Claim:
         if not self.scope:
             return "Nothing was evaluated, so it is not known whether it got better."
         if self.scope == NO_TRAINED_POLICY:
-            return "No trained policy was evaluated, so nothing is claimed."
+            return "No trained policy of this run was evaluated, so nothing is claimed."
         told = "; ".join(self._clauses()) or "not compared with any control"
         return f"{', '.join(self.scope)}: {told}."
 
@@ -126,7 +125,7 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
         return Claim(scope=(), not_known=_not_known((), facts))
     name = "tuned" if any(one.name == "tuned" for one in evaluations) else evaluations[-1].name
     rows = [one for one in evaluations if one.name == name]
-    if name in CONTROLS or rows[0].policy_version is None:
+    if name != "tuned" and not name.startswith("@"):
         return Claim(scope=NO_TRAINED_POLICY)
     # Play at the highest temperature leads: choices count there, and a greedy score is compared beside it.
     tuned = max(rows, key=lambda one: one.temperature or 0.0)
@@ -137,7 +136,11 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
     opposed = {one.control: one.words for one in elsewhere if one.is_opposed}
     against = [replace(one, opposed=opposed.get(one.control, "")) for one in against]
     seen = Seen(tuned=tuned, against=against, facts=facts, alike=_alike(evaluations) if against else "")
-    caveats = [*(sentence for one in elsewhere for sentence in one.sentences), *unlike, *limits_of(seen)]
+    missed = {
+        one: [row for row in controls if row.name == one] for one in names if one not in {x.control for x in against}
+    }
+    only = [sentence for row in rows if row is not tuned for sentence in _only_at(row, missed, facts)]
+    caveats = [*(sentence for one in elsewhere for sentence in one.sentences), *unlike, *only, *limits_of(seen)]
     return Claim(
         scope=("One seed", *_scope(seen, is_disagreed=bool(elsewhere))), tuned=tuned, against=tuple(against), alike=seen.alike,
         caveats=tuple(dict.fromkeys(caveats)), findings=tuple(one.finding for one in elsewhere),
@@ -168,6 +171,8 @@ def _not_known(against: Sequence[Against], facts: RunFacts) -> NotKnown:
 
 
 def _alike(evaluations: Sequence[Evaluation]) -> str:
+    if any(one.num_lost for one in evaluations):
+        return ""
     success = {one.success.mean for one in evaluations}
     if success == {0.0}:
         return "no policy solved a task"
@@ -176,6 +181,8 @@ def _alike(evaluations: Sequence[Evaluation]) -> str:
 
 def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
     tuned, facts = seen.tuned, seen.facts
+    if tuned.name.startswith("@"):
+        yield f"checkpoint {tuned.name}"
     if not tuned.temperature:
         yield "greedily"
     elif is_disagreed:
@@ -206,7 +213,7 @@ def _elsewhere(
     tuned: Evaluation, against: Sequence[Against], controls: Sequence[Evaluation], facts: RunFacts
 ) -> Iterator[_Elsewhere]:
     """Of the controls that were played at the temperature of `tuned`, too."""
-    how = f"at temperature {tuned.temperature:g}" if tuned.temperature else "greedily"
+    how = _how(tuned)
     for one in against:
         row = next((row for row in controls if row.name == one.control and row.temperature == tuned.temperature), None)
         others, _ = compared(tuned, {} if row is None else {one.control: [row]}, facts)
@@ -220,6 +227,16 @@ def _elsewhere(
                 )  # fmt: skip
 
 
+def _only_at(tuned: Evaluation, missed: Mapping[str, Sequence[Evaluation]], facts: RunFacts) -> Iterator[str]:
+    """Of controls that were played at this temperature and not at the one that leads."""
+    for one in compared(tuned, missed, facts)[0]:
+        yield f"{_how(tuned).capitalize()} it is {WORDS[one.rise]} {one.shown}."
+
+
+def _how(tuned: Evaluation) -> str:
+    return f"at temperature {tuned.temperature:g}" if tuned.temperature else "greedily"
+
+
 def _sentences(how: str, one: Against, other: Against, tuned: Evaluation) -> Iterator[str]:
     how = how.capitalize()
     if one.rise is Rise.ROSE and other.rise is Rise.NOT_SHOWN and other.before is not None:
@@ -228,7 +245,10 @@ def _sentences(how: str, one: Against, other: Against, tuned: Evaluation) -> Ite
             "no more than less random choices."
         )
         return
-    yield f"{how} it is {WORDS[other.rise]} {one.shown}."
+    if {one.rise, other.rise} == {Rise.ROSE, Rise.FELL} and other.before is not None:  # the headline names the control
+        yield f"{how} tuned has {tuned.success.mean:.2f}, and {one.control} has {other.before.success.mean:.2f}."
+    else:
+        yield f"{how} it is {WORDS[other.rise]} {one.shown}."
     if not tuned.temperature and other.rise is Rise.ROSE:
         yield f"{JUMPS}."
 

@@ -38,11 +38,13 @@ WORDS = {Rise.ROSE: "better than", Rise.NOT_SHOWN: "not shown to be better than"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
-    """How the warm start was continued, as `controls/warm_start_continued.json` has it."""
+    """How the warm start was continued, as `controls/warm_start_continued/state.json` has it."""
 
     steps: int
     seconds: float
     rl_seconds: float
+    fingerprint: str
+    """Of its weights: an evaluation with another one played an earlier control."""
 
     @property
     def is_too_short(self) -> bool:
@@ -62,15 +64,17 @@ class RunFacts:
     """The folder of runs."""
     has_warm_start: bool
     continued: Continued | None = None
-    """None: not made, or by a version that did not keep how."""
+    """None: not made, or its files cannot be read."""
     seen_in_training: int = 0
     """How many of the held-out tasks were trained on."""
 
     def shown(self, control: str) -> str:
         """As a sentence names it."""
-        if control == CONTINUED and self.continued is not None and self.continued.is_too_short:
-            return f"the {CONTINUED} by {self.continued.steps} steps"
-        return SHOWN.get(control, control)
+        if control != CONTINUED:
+            return SHOWN.get(control, control)
+        if self.continued is None:
+            return f"the {CONTINUED}"
+        return f"the {CONTINUED} by {self.continued.steps} steps" if self.continued.is_too_short else SHOWN[control]
 
     @property
     def evaluates(self) -> str:
@@ -127,6 +131,8 @@ def compared(
         if not alike:
             how = f"sampled at temperature {tuned.temperature:g}" if tuned.temperature else "played greedily"
             limits.append(f"Not compared with {shown}: it was not {how}.")
+        elif name == CONTINUED and facts.continued is not None and alike[0].fingerprint != facts.continued.fingerprint:
+            limits.append(f"Not compared with {shown}: it was made again since.")
         elif _graded(alike[0]) != _graded(tuned):
             limits.append(f"Not compared with {shown}: another scorer graded it.")
         elif set(alike[0].task_ids).isdisjoint(tuned.task_ids):

@@ -84,11 +84,13 @@ def _partly_shared(seen: Seen) -> Iterator[str]:
     whole = planned(seen.tuned)
     for one in seen.against:
         if part := whole - planned(one.before):
-            yield f"Compared with {one.shown} on the {len(whole - part)} tasks that both played."
+            num = len(whole - part)
+            few = ", which are too few to stand for others" if num < FEW_TASKS else ""
+            yield f"Compared with {one.shown} on the {num} tasks that both played{few}."
 
 
 def _few_tasks(seen: Seen) -> Iterator[str]:
-    num, each = len(planned(seen.tuned)), seen.tuned.group_size
+    num, each = common_part(seen.tuned, seen.against) or len(planned(seen.tuned)), seen.tuned.group_size
     if num < FEW_TASKS:
         episodes = f": tasks count, not their {each} episodes each" if each > 1 else ""
         yield f"{num} tasks are too few to stand for others{episodes}."
@@ -157,7 +159,14 @@ def _trained_on(seen: Seen) -> Iterator[str]:
 
 def _too_short(seen: Seen) -> Iterator[str]:
     made = seen.facts.continued
-    if made is None or not made.is_too_short or all(one.control != CONTINUED for one in seen.against):
+    one = next((one for one in seen.against if one.control == CONTINUED), None)
+    if one is None or one.rise is Rise.FELL or (made is not None and not made.is_too_short):
+        return
+    if made is None:
+        yield (
+            "It is not known for how long the warm start was continued, so nothing is known about imitation for as long; "
+            f"`sparring control {seen.facts.name}` makes that control."
+        )
         return
     longer = f" --steps {math.ceil(11 * made.steps * made.rl_seconds / (10 * made.seconds))}" if made.seconds else ""
     yield (
@@ -180,8 +189,7 @@ def _endings(seen: Seen) -> Iterator[str]:
         unfinished = {"does not finish": played - finished}
     told = {"answers, but wrongly,": max(0.0, finished - right)} | unfinished
     text = max(told, key=lambda one: told[one])
-    subject = "Tuned" if tuned.name == "tuned" else tuned.name
-    yield f"{subject} {text} in {_percent(told[text])} of its episodes."
+    yield f"{tuned.name[0].upper()}{tuned.name[1:]} {text} in {_percent(told[text])} of its episodes."
 
 
 def _exploited(seen: Seen) -> Iterator[str]:

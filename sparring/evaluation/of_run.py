@@ -17,6 +17,7 @@ from sparring.evaluation.report import EvaluationReport, read_report
 from sparring.tracking import RunFolder
 from sparring.tracking.family_folder import Origin
 from sparring.tracking.run_folder import CONTINUED
+from sparring.tracking.stored import training_seconds
 from sparring.types import Task
 
 
@@ -25,7 +26,7 @@ class Evaluated:
     """The evaluations of one run that a claim is about."""
 
     held_out: EvaluationReport | None
-    """The newest that compares policies; the newest of all where none does."""
+    """The newest that compares tuned with others; else the newest that compares policies, else the newest of all."""
     validations: Mapping[int, Evaluation]
     """By step, in order."""
     earlier: tuple[Evaluation, ...] = ()
@@ -39,13 +40,18 @@ def evaluated(run: RunFolder) -> Evaluated:
     unread: list[str] = []
     reports = [report for path in _held_out(run) if (report := _read(path, unread)) is not None]
     read = [(step, _read(path, unread)) for step, path in sorted(_numbered(run.evaluations, "validation"))]
-    held_out = next((report for report in reports if report.comparisons), reports[0] if reports else None)
+    held_out = max(reports, key=_rank, default=None)
     return Evaluated(
         held_out=held_out,
         earlier=tuple(row for report in reports if report is not held_out for row in report.evaluations),
         validations={step: report.evaluations[0] for step, report in read if report is not None},
         unread=tuple(unread),
     )
+
+
+def _rank(report: EvaluationReport) -> tuple[bool, bool]:
+    has_tuned = any(row.name == "tuned" for row in report.evaluations)
+    return bool(report.comparisons) and has_tuned, bool(report.comparisons)
 
 
 def claim_of_run(
@@ -68,11 +74,16 @@ def claim_of_run(
 
 
 def _continued(run: RunFolder) -> Continued | None:
-    """None where the control was not made, or by a version that did not keep how."""
+    """None where the control was not made, or where its files cannot be read."""
     try:
-        made = json.loads((run.controls / f"{CONTINUED}.json").read_text("utf-8"))
-        return Continued(steps=made["steps"], seconds=made["seconds"], rl_seconds=made["rl_seconds"])
-    except (OSError, ValueError, LookupError, TypeError):
+        made = json.loads((run.controls / CONTINUED / "state.json").read_text("utf-8"))
+        # Training may have gone on since the control was made.
+        metrics = run.path / "metrics.jsonl"
+        rl_seconds = max(made["rl_seconds"], training_seconds(metrics) if metrics.is_file() else 0.0)
+        return Continued(
+            steps=made["steps"], seconds=made["seconds"], rl_seconds=rl_seconds, fingerprint=made["fingerprint"]
+        )  # fmt: skip
+    except (OSError, ValueError, LookupError, TypeError, DataError):
         return None
 
 

@@ -82,6 +82,12 @@ def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ..
     return dict(sorted(found.items())), tuple(dict.fromkeys(resumed))
 
 
+def training_seconds(path: Path) -> float:
+    """The wall time of RL's steps in a run's metrics, validation apart. Raises as `read_metrics`."""
+    by_step, _ = read_metrics(path)
+    return sum(metrics.get("timing_s/step", 0.0) for metrics in by_step.values())
+
+
 def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
     found: dict[str, list[Mapping[str, Json]]] = {}
     for _, row in rows(file) if file.is_file() else ():

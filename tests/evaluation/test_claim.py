@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -69,16 +69,20 @@ BEATEN = (("base", 0), ("warm start", 36), (CONTINUED, 50), ("tuned", 100))
 BETTER = (("base", 0), ("warm start", 36), (CONTINUED, 90), ("tuned", 60))
 
 
+SHORT = Continued(steps=400, seconds=20.0, rl_seconds=300.0, fingerprint="f")
+WHOLE = replace(SHORT, seconds=300.0)
+
+
 def of(
-    *evaluations: Evaluation, has_warm_start: bool = True, seen_in_training: int = 0, continued: Continued | None = None
+    *evaluations: Evaluation,
+    has_warm_start: bool = True,
+    seen_in_training: int = 0,
+    continued: Continued | None = WHOLE,
 ) -> Claim:
     return claim_of(
         evaluations,
         RunFacts(has_warm_start=has_warm_start, seen_in_training=seen_in_training, continued=continued),
     )
-
-
-SHORT = Continued(steps=400, seconds=20.0, rl_seconds=300.0)
 
 
 def graded_otherwise(one: Evaluation) -> Evaluation:
@@ -220,9 +224,7 @@ def test_a_gain_that_six_tasks_could_show_is_no_ceiling_and_one_of_five_is() -> 
 
 
 def test_a_control_that_was_long_enough_with_one_seed_alone_is_not_called_imitation_for_as_long() -> None:
-    whole = replace(SHORT, seconds=300.0)
-    assert of(*table(*BEATEN), continued=whole).headline == SCENARIOS["imitation_beaten"]().headline
-    claim = claim_over({seed: of(*table(*BEATEN), continued=one) for seed, one in enumerate((whole, SHORT))})
+    claim = claim_over({seed: of(*table(*BEATEN), continued=one) for seed, one in enumerate((WHOLE, SHORT))})
     assert "better than the warm start continued, the strongest control played" in claim.headline
     assert [limit for limit in claim.limits if "as long" in limit] == [
         f"With seed 1: {SCENARIOS['control_too_short']().limits[0]}"
@@ -232,7 +234,10 @@ def test_a_control_that_was_long_enough_with_one_seed_alone_is_not_called_imitat
 def test_what_no_seed_compared_is_named_once_with_the_command_for_each_run() -> None:
     rows = [row for row in BEATEN if row[0] != "base"]
     claim = claim_over(
-        {seed: claim_of(table(*rows), RunFacts(name=f"runs/{seed}", has_warm_start=True)) for seed in range(2)}
+        {
+            seed: claim_of(table(*rows), RunFacts(name=f"runs/{seed}", has_warm_start=True, continued=WHOLE))
+            for seed in range(2)
+        }
     )
     assert claim.limits == (
         "Not known: whether tuned is better than the base model; `sparring eval runs/0` plays it; `sparring eval runs/1` plays "
@@ -243,10 +248,75 @@ def test_what_no_seed_compared_is_named_once_with_the_command_for_each_run() -> 
 def test_how_the_control_was_made_is_read_from_the_run(tmp_path: Path) -> None:
     folder = stored(tmp_path / "run", 0, "", BEATEN)
     assert claim_of_run(folder).headline == SCENARIOS["imitation_beaten"]().headline
-    folder.controls.mkdir()
-    made = {"steps": 400, "seconds": 20.0, "rl_seconds": 300.0, "validated": {"0": 0.3, "400": 0.5}, "best_step": 400}
-    (folder.controls / "warm_start_continued.json").write_text(json.dumps(made))
+    made(folder, SHORT)
     assert claim_of_run(folder).headline == SCENARIOS["control_too_short"]().headline
+
+
+def test_a_control_of_unknown_length_is_not_called_imitation_for_as_long(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", 0, "", BEATEN)
+    (folder.controls / "warm_start_continued" / "state.json").write_text("{")
+    claim = claim_of_run(folder)
+    assert "better than the warm start continued, the strongest control played" in claim.headline
+    assert claim.limits[0].startswith("It is not known for how long the warm start was continued")
+
+
+def test_an_evaluation_of_an_earlier_control_is_none_of_the_one_that_was_made_since(tmp_path: Path) -> None:
+    """Else a longer control, which was never played, would make the gain over a short one a gain over imitation for as long."""
+    folder = stored(tmp_path / "run", 0, "", BEATEN)
+    made(folder, replace(WHOLE, fingerprint="another"))
+    claim = claim_of_run(folder)
+    assert claim.headline == SCENARIOS["base_and_warm_start"]().headline
+    assert claim.limits[0] == "Not compared with imitation for as long (warm start continued): it was made again since."
+    assert claim.not_known.controls == (CONTINUED,)
+
+
+def test_training_that_went_on_makes_a_control_too_short(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", 0, "", BEATEN)
+    lines = [{"step": step, "metrics": {"timing_s/step": 200.0}} for step in (1, 2)]
+    (folder.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "continued for 300 s, RL took 400 s" in claim_of_run(folder).limits[0]
+
+
+def test_an_evaluation_without_tuned_neither_hides_an_earlier_one_nor_makes_a_claim(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", 0, "", BEATEN)
+    for number, names in ((2, ("base", "runs/other")), (3, ("base", "expert"))):
+        rows = [played(name, 50) for name in names]
+        path = folder.evaluations / f"held_out-{number:03}.json"
+        EvaluationReport(evaluations=tuple(rows), comparisons=comparisons(rows), path=path).write([])
+        assert claim_of_report(read_report(path)).headline == SCENARIOS["baselines"]().headline
+    assert claim_of_run(folder).headline.startswith(
+        "One seed: better than imitation for as long (warm start continued)"
+    )
+
+
+def test_a_named_checkpoint_is_named_in_its_claim() -> None:
+    assert of(*table(("base", 0), ("@20", 100))).headline == "One seed, checkpoint @20: better than the base model."
+
+
+def test_lost_episodes_are_not_said_to_be_solved_or_unsolved() -> None:
+    for right, lost in ((70, 30), (0, 30)):
+        claim = of(played("base", 100 if right else 0), played("tuned", right, lost=lost))
+        assert claim.headline == "One seed: not shown to be better than the base model."
+
+
+def test_few_shared_tasks_are_too_few_to_stand_for_others() -> None:
+    (alone, *_) = of(played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
+    assert alone == "6 tasks are too few to stand for others."
+    (beside, *_) = of(played("base", 0), played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
+    assert beside.endswith("on the 6 tasks that both played, which are too few to stand for others.")
+
+
+def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
+    claim = of(
+        played(CONTINUED, 90, temperature=0.0), played("base", 0), played("tuned", 80), played("tuned", 20, temperature=0.0)
+    )  # fmt: skip
+    assert claim.headline == "One seed: better than the base model."
+    assert "Greedily it is worse than imitation for as long (warm start continued)." in claim.limits
+
+
+def test_a_short_control_that_is_better_than_tuned_needs_no_longer_one() -> None:
+    limits = of(*table(*BETTER), continued=SHORT).limits
+    assert not any("makes a longer control" in limit for limit in limits)
 
 
 def stored(folder: Path, seed: int, code: str, rows: Sequence[tuple[str, int]]) -> RunFolder:
@@ -254,7 +324,14 @@ def stored(folder: Path, seed: int, code: str, rows: Sequence[tuple[str, int]]) 
     run = StoredRun(folder, f'{RECIPE}[warm_start]\ndemonstrations = "environment:shown"\nsteps = 1\n', seed=seed)
     (run.folder.code / "environment.py").write_text(code)
     run.evaluated(*((one, []) for one in table(*rows)))
+    made(run.folder, WHOLE)
     return run.folder
+
+
+def made(folder: RunFolder, control: Continued) -> None:
+    path = folder.controls / "warm_start_continued" / "state.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"step": 0, **asdict(control)}))
 
 
 def test_runs_that_differ_in_their_seed_alone_make_one_claim_and_others_their_own(tmp_path: Path) -> None:
