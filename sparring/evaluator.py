@@ -31,6 +31,7 @@ from sparring.tracking import Console, RunFolder
 from sparring.tracking.family_folder import FamilyFolder
 from sparring.tracking.recipe_files import folder_of
 from sparring.tracking.run_folder import CONTINUED, WARM_START
+from sparring.training.checkpoint_files import verify
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class MultiTurnRLEvaluator:
 
     def _control(self, folder: RunFolder) -> Path:
         """The warm start continued, which is made the first time that it is asked for. Raises UsageError for a run without a warm
-        start."""
+        start, and DataError for a damaged control."""
         kept = folder.controls / CONTINUED
         if not kept.is_dir():
             self._parts()
@@ -236,6 +237,10 @@ class MultiTurnRLEvaluator:
             from sparring.control import continue_warm_start
 
             continue_warm_start(self._trainer, quiet=self._quiet)
+        try:
+            verify(kept)
+        except DataError as error:
+            raise DataError(f"{error} Or `sparring control {folder.path}` makes it again.") from error
         return kept
 
     def _needs_model(self, plan: Plan) -> bool:

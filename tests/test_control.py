@@ -1,5 +1,6 @@
 """The control: a warm start continued by counted steps, chosen on validation tasks, and evaluated as a policy of the run."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 from sparring.cli import app
 from sparring.ledger import Ledger
 from sparring.trainer import MultiTurnRLTrainer
+from sparring.training.learner import AdamWState
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -105,3 +107,31 @@ def test_a_run_without_a_warm_start_is_told_what_to_do(run: Path) -> None:
         assert refused.exit_code == 2
         assert "add [warm_start] and train it" in refused.output.replace("\n", " ")
     assert not (run / "controls").exists()
+
+
+def test_a_run_whose_metrics_are_gone_gets_no_control_of_unknown_length(run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    refused = sparring("control", str(run), "--steps", "2")
+    assert refused.exit_code == 3
+    assert "it is not known how long RL took" in refused.output.replace("\n", " ")
+    assert not (run / "controls").exists()
+
+
+def test_a_control_that_cannot_be_written_leaves_the_earlier_one_with_what_it_was_made_of(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sparring("control", str(run), "--steps", "2", "--json").exit_code == 0
+    kept = run / "controls" / "warm_start_continued"
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+
+    def is_full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AdamWState, "write", is_full)
+    refused = sparring("control", str(run), "--steps", "3", "--json")
+    assert "Earlier checkpoints are intact; make room there." in refused.output.replace("\n", " ")
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    (kept / "weights.safetensors").write_bytes(b"damaged")
+    damaged = sparring("eval", str(run), "--policy", "warm_start_continued")
+    assert damaged.exit_code == 3
+    assert f"`sparring control {run}` makes it again" in damaged.output.replace("\n", " ")

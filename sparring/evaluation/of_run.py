@@ -78,8 +78,7 @@ def _continued(run: RunFolder) -> Continued | None:
     try:
         made = json.loads((run.controls / CONTINUED / "state.json").read_text("utf-8"))
         # Training may have gone on since the control was made.
-        metrics = run.path / "metrics.jsonl"
-        rl_seconds = max(made["rl_seconds"], training_seconds(metrics) if metrics.is_file() else 0.0)
+        rl_seconds = max(made["rl_seconds"], training_seconds(run.path / "metrics.jsonl"))
         return Continued(
             steps=made["steps"], seconds=made["seconds"], rl_seconds=rl_seconds, fingerprint=made["fingerprint"]
         )  # fmt: skip

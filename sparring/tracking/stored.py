@@ -83,7 +83,9 @@ def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ..
 
 
 def training_seconds(path: Path) -> float:
-    """The wall time of RL's steps in a run's metrics, validation apart. Raises as `read_metrics`."""
+    """The wall time of RL's steps in a run's metrics, validation apart. Raises DataError for a missing or damaged file."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing, so it is not known how long RL took; restore it, or train the run anew.")
     by_step, _ = read_metrics(path)
     return sum(metrics.get("timing_s/step", 0.0) for metrics in by_step.values())
 
