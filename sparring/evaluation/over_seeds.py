@@ -67,25 +67,26 @@ def interval_over_seeds_and_tasks(
     (MS_s + max(MS_t - MS_st, 0)) / (S T) of the mean squares over seeds, tasks and their interaction, with
     (MS_s + max(MS_t - MS_st, 0))^2 / (MS_s^2 / (S - 1)) degrees of freedom (Hillis, "A comparison of denominator degrees of
     freedom methods for multiple observer ROC analysis", 2007). Where each has its own, its mean varies with both, so that
-    Student's interval over seeds covers both. It is never narrower than the interval over tasks of the mean over seeds, which has
-    a width also where all values are equal.
+    Student's interval over seeds covers both. It is never narrower than that, nor than the interval over tasks of the mean over
+    seeds, which has a width also where all values are equal.
     """
     if len(seeds) < 2:
         return None
     mean = fmean(fmean(one.values()) for one in seeds)
     shared = shared_tasks(seeds)
-    if not shared:
-        by_task = [value for one in seeds for value in one.values()]
-        found = interval_over_seeds([fmean(one.values()) for one in seeds], least=least, most=most)
-        assert found is not None
-    else:
-        by_task = [fmean(one[task] for one in seeds) for task in shared]
-        found = _around(mean, *_crossed([[one[task] for task in shared] for one in seeds]), least, most)
+    over_seeds = interval_over_seeds([fmean(one.values()) for one in seeds], least=least, most=most)
+    assert over_seeds is not None
+    found = [over_seeds]
+    if shared:
+        found.append(_around(mean, *_crossed([[one[task] for task in shared] for one in seeds]), least, most))
+    by_task = [fmean(one[task] for one in seeds) for task in shared] or [
+        value for one in seeds for value in one.values()
+    ]
     # Shares of least to most, for which the interval over tasks is defined.
     unit = mean_interval([(value - least) / (most - least) for value in by_task])
     shift = mean - fmean(by_task)
-    low, high = (least + (most - least) * end + shift for end in (unit.low, unit.high))
-    return Interval(mean, max(least, min(found.low, low)), min(most, max(found.high, high)))
+    found.append(Interval(mean, *(least + (most - least) * end + shift for end in (unit.low, unit.high))))
+    return Interval(mean, max(least, min(one.low for one in found)), min(most, max(one.high for one in found)))
 
 
 def shared_tasks(seeds: Sequence[Mapping[str, float]]) -> list[str]:

@@ -3,6 +3,7 @@
 import random
 from statistics import fmean
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,16 +45,23 @@ def test_one_seed_has_no_interval_over_seeds() -> None:
     assert interval_over_seeds_and_tasks([shares(0.5)]) is None
 
 
-def test_crossed_seeds_and_tasks_have_the_variance_of_hillis() -> None:
-    # Means of the seeds .25 .5 .75, of the tasks 1 .67 .33 0 around .5. MS_s = 4 * .0625 = .25, MS_t = 3 * .5556 / 3 = .5556.
-    # The rest is .333 over 6 degrees of freedom: MS_st = .0556. The variance is (.25 + .5) / 12 = .0625, with
-    # .75^2 * 2 / .25^2 = 18 degrees of freedom: t = 2.101, half a width .525.
-    seeds = [dict(zip("abcd", row, strict=True)) for row in ([1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0])]
-    found = interval_over_seeds_and_tasks(seeds, least=-10.0, most=10.0)
+def test_crossed_seeds_and_tasks_have_the_variance_and_the_degrees_of_freedom_of_hillis() -> None:
+    # Six seeds that solve the first 9, 12, ... 24 of 30 tasks.
+    rows = np.array([[float(task < solved) for task in range(30)] for solved in range(9, 27, 3)])
+    seeds, tasks = rows.mean(axis=1), rows.mean(axis=0)
+    between_seeds, between_tasks = 30 * seeds.var(ddof=1), 6 * tasks.var(ddof=1)
+    rest = ((rows - seeds[:, None] - tasks[None, :] + rows.mean()) ** 2).sum() / (5 * 29)
+    both = between_seeds + between_tasks - rest
+    degrees = int(both**2 * 5 / between_seeds**2)
+    half = student_quantile(degrees) * (both / 180) ** 0.5
+    found = interval_over_seeds_and_tasks(
+        [{f"t{place}": value for place, value in enumerate(row)} for row in rows.tolist()]
+    )
+    alone = interval_over_seeds(seeds.tolist())
     assert found is not None
-    alone = mean_interval([(share + 10) / 20 for share in (1, 2 / 3, 1 / 3, 0)])
-    assert found.mean == 0.5
-    assert found.high == pytest.approx(max(0.5 + 2.1009 * 0.0625**0.5, 20 * alone.high - 10), abs=1e-4)
+    assert alone is not None
+    assert (found.low, found.high) == pytest.approx((0.55 - half, 0.55 + half))
+    assert found.high - alone.high > 0.01
 
 
 def test_seeds_that_are_alike_have_the_width_of_their_tasks() -> None:
@@ -91,12 +99,14 @@ def test_the_interval_over_seeds_and_tasks_covers_what_other_seeds_and_tasks_hav
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=2, max_size=5))
-def test_an_interval_holds_its_mean_and_is_no_narrower_than_over_the_tasks(rows: list[list[float]]) -> None:
+def test_an_interval_holds_its_mean_and_is_no_narrower_than_over_seeds_or_tasks_alone(rows: list[list[float]]) -> None:
     found = interval_over_seeds_and_tasks([dict(zip("abcd", row, strict=True)) for row in rows])
     assert found is not None
     over_tasks = mean_interval([fmean(column) for column in zip(*rows, strict=True)])
-    assert 0 <= found.low <= over_tasks.low + 1e-9
-    assert over_tasks.high - 1e-9 <= found.high <= 1
+    over_seeds = interval_over_seeds([fmean(row) for row in rows])
+    assert over_seeds is not None
+    assert 0 <= found.low <= min(over_tasks.low, over_seeds.low) + 1e-9
+    assert max(over_tasks.high, over_seeds.high) - 1e-9 <= found.high <= 1
     assert found.low - 1e-9 <= found.mean <= found.high + 1e-9
 
 
