@@ -23,8 +23,9 @@ from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
-LARGE, USUAL = 0.05, 0.005
-"""Share of the norm of the trained weights that one update changes: where it can destroy what they hold, and what is usual."""
+LARGE, USUAL, HUGE = 0.05, 0.005, 0.3
+"""Share of the norm of the trained weights that one update changes: where it can destroy what they hold, what is usual, and what
+leaves nothing of the policy, however little it could before."""
 ANOTHER = 3.0
 """Times the entropy of the first step, from which on, up or down, it is another policy that plays."""
 FROZEN, STILL = 1e-4, 0.03
@@ -41,8 +42,8 @@ DROWNED = 1e-3
 @symptom("optimizer.updates_too_large")
 def updates_too_large(observed: Observed) -> Iterable[Finding]:
     """An update changed the weights by a twentieth of their norm or more, and the policy is worse since, or another one by its
-    entropy: what follows, turns without an end and calls that cannot be read among it, is a consequence. A warning where most
-    updates are so large and nothing is gained by them."""
+    entropy, or three tenths were changed and nothing was gained: what follows, turns without an end and calls that cannot be read
+    among it, is a consequence. A warning where most updates are so large and nothing is gained by them."""
     updates = [one for one in observed.trained if _was_updated(one.metrics)]
     sizes = [(one.step, one.metrics["training/update_size"]) for one in updates]
     first = next((step for step, size in sizes if size >= LARGE), None)
@@ -66,7 +67,8 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
     is_another = change is not None and not 1 / ANOTHER < change < ANOTHER
     has_risen = lost <= -LIKELY * error
     # The policy of one step may have been lucky; one of another entropy that is not better was not improved.
-    is_destroyed = lost > SURE * error or (is_another and not has_risen)
+    is_huge = max(size for _, size in sizes) >= HUGE
+    is_destroyed = lost > SURE * error or ((is_another or is_huge) and not has_risen)
     is_idle = len(since) == LATE_STEPS and median(size for _, size in sizes) >= LARGE and not has_risen
     if observed.is_solved or not (is_destroyed or is_idle):
         return

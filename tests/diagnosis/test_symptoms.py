@@ -388,6 +388,24 @@ def test_large_updates_that_gain_nothing_are_a_warning() -> None:
     assert (first.rule, first.severity) == ("optimizer.updates_too_large", Severity.WARNING)
 
 
+@pytest.mark.parametrize(
+    ("size", "rule"), [(0.7, "optimizer.updates_too_large"), (0.1, "budgets.turn_tokens_in_training")]
+)
+def test_an_update_that_left_nothing_of_a_weak_policy_comes_before_the_turns_without_an_end_that_follow(
+    size: float, rule: str
+) -> None:
+    # Of 48 episodes 3 were right, too few for a loss of 3 standard errors; then every turn is cut.
+    observed = run(
+        lambda step, task: 0.06 if step == 1 else 0.0,
+        steps=8,
+        metrics=updated(update_size=lambda step: size, entropy=lambda step: 0.07),
+        change=lambda digest, step: replace(digest, num_cut=int(step > 1)),
+    )
+    first = diagnosed("runs/x", observed).first
+    assert first is not None
+    assert first.rule == rule
+
+
 def test_a_collapse_of_twelve_steps_is_named() -> None:
     fallen = run(lambda step, task: 0.6 if step <= 4 else 0.0, steps=12)
     assert said(fallen)["stall.collapse"].settings == {"optimizer.learning_rate": 1e-5}
