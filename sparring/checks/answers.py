@@ -133,16 +133,57 @@ def tagged(text: str) -> list[tuple[str, str]]:
     return [(tag, body) for tag, body in _NESTED.findall(text) if tag not in ("tool_call", "tool_calls", "tools")]
 
 
-def written_answers(task: Task, read: Sequence[str], tags: Sequence[str]) -> Iterator[Message]:
+def frames_of(prompt: str) -> list[tuple[str, str]]:
+    """What stands before and after the answer, in each form that a prompt shows: `Price: <cents>`, `<dose>X mg</dose>`, [[Jo
+    Doe]], `31.5 hours`, `LEADER`; the plainest first."""
+    found: list[tuple[str, str]] = []
+    for before, name, after in re.findall(r"([^\n`\"']*)<([A-Za-z][^<>\n/]*)>([^\n`\"'.,;)]*)", prompt):
+        if f"</{name}>" not in prompt:
+            starts = [before, before.rpartition(": ")[2], *re.findall(r"(?:\A|\s)(\S+ ?)\Z", before)]
+            found += [(start.lstrip(), after.rstrip()) for start in starts]
+    for tag, body in tagged(prompt):
+        place = re.search(rf"{_PLACEHOLDER}|\d+(?:\.\d+)?", body)
+        if place is not None and as_object(body) is None:
+            found.append((f"<{tag}>{body[: place.start()]}", f"{body[place.end() :]}</{tag}>"))
+    for start, end in _BRACKETS:
+        found += [(start, end)] * (re.search(rf"{re.escape(start)}[^\n]+?{re.escape(end)}", prompt) is not None)
+    if re.search(r"```.*```", prompt, re.DOTALL):
+        found.append(("```\n", "\n```"))
+    for quoted in re.findall(r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"", prompt):
+        text = max(quoted)
+        places = list(re.finditer(rf"{_PLACEHOLDER}|(?<![\w.])\d+(?:\.\d+)?(?![\w.])", text))
+        if len(places) == 1:
+            found.append((text[: places[0].start()], text[places[0].end() :]))
+    for word, sign in re.findall(r"\b([A-Z][A-Z_]{2,})\b(:| ?=)?", prompt):
+        found.append((f"{word}{sign} ", ""))
+    found += [(word, "") for word in re.findall(r"(?m)^\s*([A-Za-z][\w ]{1,20}: )\d", prompt)]
+    found += [(word, "") for word in re.findall(r"\b((?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is)?: )", prompt)]
+    return [one for one in dict.fromkeys(found) if one != ("", "")][:_MOST_FRAMES]
+
+
+_PLACEHOLDER = r"\b[XNY]\b|\.\.\.|\{\w*\}"
+_BRACKETS = (("[[", "]]"), ("((", "))"), ("{{", "}}"), ("**", "**"), ("\\boxed{", "}"), ("<<", ">>"))
+_MOST_FRAMES = 16
+
+
+def written_answers(
+    task: Task, read: Sequence[str], tags: Sequence[str], frames: Sequence[tuple[str, str]] = ()
+) -> Iterator[Message]:
     """Ways to write the answer that the fields `read` of a task may hold, for a recipe without expert."""
-    for value in (task.fields[name] for name in read if name in task.fields):
-        texts = [value] if isinstance(value, str) else []
+    values = [task.fields[name] for name in read if name in task.fields]
+    for value in values:
+        # Of a list of spellings that count, each is an answer.
+        texts = [
+            one for one in (value, *(value if isinstance(value, list | tuple) else ())[:1]) if isinstance(one, str)
+        ]
         with suppress(TypeError):  # keys that JSON has no form for
             texts += [json.dumps(one, ensure_ascii=False, default=str) for one in (value, {"answer": value})]
         for text in texts:
             yield answer(text)
             for tag in tags:
                 yield answer(f"<{tag}>{text}</{tag}>")
+    for before, after in frames:
+        yield from (answer(f"{before}{one}{after}") for one in values if isinstance(one, str | int | float))
 
 
 @final

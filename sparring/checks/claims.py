@@ -178,7 +178,9 @@ def _column_of(rows: Sequence[Row], by: str, first: str) -> str | None:
             return names[0] if asked[:1] in (("name",), ("title",), ("alphabet",)) else None
         return named[0] if named else None
     if len(names) == 1:
-        return names[0]
+        # The best titles come first for a query, and not by their letters.
+        is_text = any(number_of(row[names[0]]) is None for row in rows)
+        return None if is_text and re.match("best|most$|least|few", first) else names[0]
     if not first:
         return None
     dates = [name for name in names if all(_DATE.match(str(row[name])) for row in rows)]

@@ -19,6 +19,7 @@ from sparring.checks.registry import check
 from sparring.checks.similarity import near_pairs, normalized
 from sparring.checks.subject import Subject, transcript
 from sparring.data import read_tasks
+from sparring.environments import Environment
 from sparring.environments.base import opened, reset
 from sparring.errors import SparringError
 from sparring.findings import Finding, Severity
@@ -90,9 +91,10 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also trained on, word for word or nearly.
 
     Prompts are compared without case, punctuation and fillers, and by the words that only they have, so that the tasks of one
-    template that name different things are different. Tasks that differ by their seed alone, as of a game, are compared by it;
-    a warning where the same actions give the same conversation under several of their seeds, since they are one task then.
-    Split by what must not be known (customer, item, document), not by row.
+    template that name different things are different, and so is one question about other data, with another answer. Tasks that
+    differ by their seed alone, as of a game, are compared by it; a warning where the same actions give the same conversation
+    under several of their seeds, since they are one task then. Split by what must not be known (customer, item, document), not
+    by row.
     """
     everything = placed(subject)
     train = [one for one in everything if one.split == "train"]
@@ -101,18 +103,18 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
         return [*_contaminated(_same_seeds(everything), sizes, "the same as"), *await _one_world(subject, sizes)]
     by_prompt = len({normalized(prompt_text(one.task)) for one in train}) >= IDENTIFIES * len(train)
     known = {_identity(one.task, by_prompt): one for one in reversed(train)}
+    golds = await golds_of(subject)
+    judged = set() if golds is None else {path[0] for path in golds.read}
     exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
     left = []
     for one in everything:
         if one.split != "train":
             twin = known.get(_identity(one.task, by_prompt))
-            if twin is not None:
+            if twin is not None and _has_same_answer(twin.task, one.task, judged):
                 exact[one.split].append((twin, one))
             else:
                 left.append(one)
     compared = [*train, *left]
-    golds = await golds_of(subject)
-    judged = set() if golds is None else {path[0] for path in golds.read}
     near: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
     for pair in near_pairs([prompt_text(one.task) for one in compared], [one.split == "train" for one in compared]):
         twin, one = compared[pair.left], compared[pair.right]
@@ -123,6 +125,11 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
             near[one.split].append((twin, one))
     sizes = Counter(one.split for one in everything)
     return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
+
+
+def _has_same_answer(one: Task, other: Task, judged: Iterable[str]) -> bool:
+    """Whether the judges ask the same of two tasks: one question about other data is another task."""
+    return all(canonical(one.fields.get(name)) == canonical(other.fields.get(name)) for name in judged)
 
 
 def _contaminated(
@@ -149,8 +156,9 @@ def _contaminated(
 async def duplicates(subject: Subject) -> Iterable[Finding]:
     """No task stands twice in a split, no two tasks share an id, and no two that look the same have different answers.
 
-    Repeated tasks weigh more in training, and make intervals of evaluation too narrow. Without tools, the same prompt with two
-    answers cannot be answered: one of both rows is wrong. Results, histories and comparisons go by the id.
+    Repeated tasks weigh more in training, and make intervals of evaluation too narrow. Without tools, and without a user who
+    replies, the same prompt with two answers cannot be answered: one of both rows is wrong. Results, histories and comparisons go
+    by the id.
     """
     found = []
     everything, by_seed = placed(subject), _told_by_seed(subject)
@@ -197,8 +205,9 @@ def _shared_ids(split: str, members: Sequence[Placed]) -> Iterator[Finding]:
 
 async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
     golds = await golds_of(subject)
-    if golds is None or subject.tools:
-        return []
+    cls = subject.environment_class
+    if golds is None or subject.tools or (cls is not None and cls.reply is not Environment.reply):
+        return []  # a conversation may show what the prompt does not
     judged = sorted({path[0] for path in golds.read})
     by_prompt: dict[str, dict[str, Placed]] = defaultdict(dict)
     for one in everything:

@@ -42,19 +42,22 @@ async def form(subject: Subject) -> Iterable[Finding]:
 
     Where the prompt names a form (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`, `YYYY-MM-DD`,
     `hh:mm`), right answers are written so, and judged. A warning where the scorer then rejects them: who does what the prompt
-    says is graded wrong. Write the reference answers in the form of the prompt, or compare numbers as numbers.
+    says is graded wrong. The same where the prompt lists the answers (`red, green or blue`) and a reference answer is none of
+    them, and where it asks for per cent and all reference answers are fractions of 1. Write the reference answers in the form of
+    the prompt, or compare numbers as numbers.
     """
     golds = await golds_of(subject)
     right = await episodes_of(subject, EXPERT) if golds is not None else []
     if golds is None or not right or not golds.labels():
         return []
     found: dict[str, list[dict[str, Json]]] = {}
+    others = [*await _not_offered(subject, golds), *await _fractions(subject, golds)]
     for one in right[:MOST_TASKS]:
         for said, rewrite in _forms(await prompt_of(subject, one.gold.task)):
             shown = await _rejected(subject, golds, one, rewrite)
             if shown is not None:
                 found.setdefault(said.lower(), []).append(shown)
-    return [
+    return others + [
         Finding(
             rule="prompt.form", severity=Severity.WARNING,
             symptom=f"The prompt asks for {said!r}, and the scorer rejects right answers that are written so: "
@@ -66,6 +69,75 @@ async def form(subject: Subject) -> Iterable[Finding]:
         for said, shown in found.items()
         if len(shown) >= FEWEST
     ]  # fmt: skip
+
+
+_LIST = re.compile(r"[\w-]+(?: [\w-]+)?(?:, ?[\w-]+(?: [\w-]+)?)+,? (?:or|and) [\w-]+", re.I)
+_PERCENT = re.compile(r"(?:\bper ?cents?\b|\bpercentages?\b|%)", re.I)
+_NEAR = 40
+"""Letters between a part's name and what the prompt says of it."""
+
+
+async def _not_offered(subject: Subject, golds: Golds) -> list[Finding]:
+    """Answers that are none of those that the prompt lists, where all others are."""
+    findings = []
+    for part, values in golds.labels().items():
+        labels = Counter(value.casefold() for value in values if isinstance(value, str))
+        if len(labels) < 3 or len(labels) > MOST_LABELS or sum(labels.values()) < len(values):
+            continue
+        prompt = await prompt_of(subject, subject.sample[0])
+        for found in _LIST.finditer(" ".join(prompt.split())):
+            offered = re.split(r",? (?:or|and) |, ?", found[0].casefold())
+            # The first may have words of the sentence before it.
+            offered += [one.rpartition(" ")[2] for one in offered[:1]]
+            missing = [one for one in labels if one not in offered]
+            known = [one for one in labels if one in offered]
+            if missing and len(known) >= max(2, len(missing) * 2) and len(known) >= len(offered) - 2:
+                shown = f"{labels[missing[0]]} tasks have the answer {missing[0]!r}"
+                findings.append(
+                    Finding(
+                        rule="prompt.form", severity=Severity.WARNING,
+                        symptom=f"The prompt lists the answers, {clipped(found[0], 80)!r}, and {shown}, which is none of them.",
+                        evidence={"part": part, "listed": found[0], "answers": dict(labels), "not_listed": list(missing)},
+                        change=f"Name {missing[0]!r} in the prompt, or give these tasks an answer that it names.",
+                        confirm="Every reference answer is one that the prompt lists.",
+                    )
+                )  # fmt: skip
+                break
+    return findings
+
+
+async def _fractions(subject: Subject, golds: Golds) -> list[Finding]:
+    """Answers that the prompt calls percentages, and that are all fractions of 1."""
+    findings = []
+    prompt = " ".join((await prompt_of(subject, subject.sample[0])).split())
+    for part, values in golds.labels().items():
+        try:
+            numbers = {float(value) for value in values if isinstance(value, str | int | float)}
+        except ValueError:
+            continue
+        about = (
+            [
+                prompt[found.start() : found.end() + _NEAR * 2]
+                for found in re.finditer(rf"\b{re.escape(part)}\b", prompt)
+            ]
+            if part
+            else re.findall(r"(?i)[^.?!]*\b(?:answer|reply|finish|end|what|how)\b[^?!]*", prompt)
+        )
+        is_asked = any(_PERCENT.search(one) for one in about) and not re.search(
+            r"(?i)fraction|between 0 and 1|0 to 1", prompt
+        )
+        if is_asked and len(numbers) > 2 and all(0 <= one <= 1 for one in numbers):
+            findings.append(
+                Finding(
+                    rule="prompt.form", severity=Severity.WARNING,
+                    symptom=f"The prompt asks for per cent, and all reference answers{f' of {part!r}' if part else ''} are "
+                    f"fractions of 1, such as {max(numbers)!r}.",
+                    evidence={"part": part, "answers": sorted(numbers)[:6]},
+                    change="Multiply the reference answers by 100, or ask for a fraction.",
+                    confirm="Reference answers have the unit that the prompt names.",
+                )
+            )  # fmt: skip
+    return findings
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:

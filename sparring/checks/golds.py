@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from sparring.agents.scripted import ScriptedPolicy, as_trajectory, saying
-from sparring.checks.answers import ANSWER_TAGS, AnswerForm, ReadFields, answer_form, tagged, text_of, written_answers
+from sparring.checks.answers import (
+    ANSWER_TAGS,
+    AnswerForm,
+    ReadFields,
+    answer_form,
+    frames_of,
+    tagged,
+    text_of,
+    written_answers,
+)
 from sparring.checks.graded import NUM_PROBED, Aspect, graded_aspects, is_paid
 from sparring.checks.plans import Plan, plans_of
 from sparring.checks.subject import EXPERT, JudgeFailedError, JudgeName, Subject, UndecidedError
@@ -176,11 +185,11 @@ async def _paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
     first = tasks[0]
     prompt = "\n".join(text_of(message) for message in first.messages)
     tags = dict.fromkeys([*(tag for tag, _ in tagged(prompt)), *ANSWER_TAGS])
-    names = list(first.fields)
-    for index, message in enumerate(written_answers(first, names, list(tags))):
+    names, frames = list(first.fields), frames_of(prompt)
+    for index, message in enumerate(written_answers(first, names, list(tags), frames)):
         if await is_paid(subject, as_trajectory(first, message)):
             whole = [task for task in tasks if set(names) <= set(task.fields)]
-            return {task.id: list(written_answers(task, names, list(tags)))[index] for task in whole}
+            return {task.id: list(written_answers(task, names, list(tags), frames))[index] for task in whole}
     return {}
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from sparring.checks.answers import AnswerForm, ReadFields, answer_form, canonical, tagged
+from sparring.checks.answers import AnswerForm, ReadFields, answer_form, canonical, frames_of, tagged, written_answers
 from sparring.environments import answer, tool_call
-from sparring.types import Message
+from sparring.types import Message, Task
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,26 @@ def test_reading_a_whole_field_reads_all_of_it(read_whole: object) -> None:
     fields = ReadFields({"answer": {"a": 1, "b": 2}})
     read_whole(fields["answer"])
     assert {("answer", "a"), ("answer", "b")} <= fields.read
+
+
+@pytest.mark.parametrize(
+    ("prompt", "right"),
+    [
+        ("Finish with a line `PRICE: <cents>`.", "PRICE: 12"),
+        ("End with: LEADER <club>", "LEADER 12"),
+        ("Reply HOUSE and its id, as in HOUSE H1203.", "HOUSE 12"),
+        ("Answer with <dose>X mg</dose>.", "<dose>12 mg</dose>"),
+        ("Reply as in `31.5 hours`.", "12 hours"),
+        ("Write the name in double brackets, like [[Jo Doe]].", "[[12]]"),
+        ("The total stands on the last line, for example:\n  tax: 5\n  total: 24", "total: 12"),
+        ("Give it between ``` and ```.", "```\n12\n```"),
+    ],
+)
+def test_the_answer_is_written_in_the_form_that_the_prompt_shows(prompt: str, right: str) -> None:
+    task = Task(id="0", messages=({"role": "user", "content": prompt},), fields={"answer": 12})
+    assert right in [one["content"] for one in written_answers(task, ["answer"], [], frames_of(prompt))]
+
+
+def test_a_spelling_of_several_that_count_is_an_answer() -> None:
+    task = Task(id="0", messages=(), fields={"accepted": ["Hg", "mercury"]})
+    assert "Hg" in [one["content"] for one in written_answers(task, ["accepted"], [])]

@@ -19,7 +19,7 @@ from sparring.findings import Finding, Severity
 ROOT = Path(__file__).parents[2]
 BLIND = ROOT / "benchmarks" / "blind_environments"
 BEFORE = """
-import re, enum, itertools, time
+import re, enum, itertools, json, time
 from datetime import datetime, timedelta, date
 from decimal import Decimal
 class Refused(Exception): ...
@@ -30,8 +30,9 @@ class Role(enum.Enum):
 SLIPS = tomllib.loads((Path(__file__).parent / "slips.toml").read_text("utf-8"))["slip"]
 
 
-def names(source: str, part: str, values: dict[str, Any]) -> set[str]:
+def names(slip: dict[str, Any], source: str) -> set[str]:
     """The patterns that find something in source: methods of a class, or functions of a reward."""
+    part, values = slip["part"], slip.get("values", {})
     body = dedent(source)
     text = BEFORE + (
         "class Desk:\n" + "".join(f" {line}\n" for line in body.split("\n")) if part == "environment" else body
@@ -48,17 +49,18 @@ def names(source: str, part: str, values: dict[str, Any]) -> set[str]:
     functions = [Function(node.name, node, module, owner, part) for node, owner in module.functions()]  # type: ignore[arg-type]
     for one in functions:
         one.documented = ast.get_docstring(one.node) or ""
+        one.part = slip.get("parts", {}).get(one.node.name, part)
         if one.node.decorator_list:
             one.tools = (one.node.name,)
-    code = Code(functions, missing, [], missing)
+    code = Code(functions, missing, slip.get("prompts", []), missing)
     return {name for one in functions for name, _ in rules.slips(one, code)}
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip["pattern"])
 def test_a_slip_is_found_where_it_is_and_not_where_it_is_put_right(slip: dict[str, Any]) -> None:
     clean = slip["source"].replace(slip["wrong"], slip["right"])
-    assert slip["pattern"] in names(slip["source"], slip["part"], slip.get("values", {}))
-    assert slip["pattern"] not in names(clean, slip["part"], slip.get("values", {}))
+    assert slip["pattern"] in names(slip, slip["source"])
+    assert slip["pattern"] not in names(slip, clean)
 
 
 def test_every_pattern_has_a_case() -> None:

@@ -12,8 +12,6 @@ from sparring.checks.source.logic import short
 from sparring.checks.source.state import sql_of
 from sparring.checks.source.texts import described
 
-_LOW = r"\b(?:cheapest|lowest|smallest|least|shortest|nearest|closest|earliest|minimum)\b"
-_HIGH = r"\b(?:highest|largest|biggest|longest|most expensive|dearest|farthest|latest|newest|most recent|maximum)\b"
 _INCLUDED = r"\bor (?:more|later|newer|higher|above|less|earlier|lower|below|fewer|older)\b"
 _INCLUDED += r"|at least|at most|inclusive|includ|no more than"
 _EXCLUDED = r"\b(?:more|less|later|earlier|higher|lower|fewer|greater|older|newer|larger|smaller) than\b"
@@ -57,46 +55,12 @@ def other_field(function: Function, code: Code) -> Iterator[Slip]:
             )
 
 
-def other_end(function: Function, code: Code) -> Iterator[Slip]:
-    """The dearest where the text has the cheapest."""
-    text = (ast.get_docstring(function.node) or "").partition("Args:")[0]
-    low, high = re.search(_LOW, text, re.IGNORECASE), re.search(_HIGH, text, re.IGNORECASE)
-    if not function.is_tool or (low is None) == (high is None):
-        return
-    found: list[tuple[ast.AST, bool]] = []
-    for call in function.every(ast.Call):
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        options = {one.arg: one.value for one in call.keywords}
-        if (
-            name in ("min", "max")
-            and "key" not in options
-            and not isinstance(call.args[0] if len(call.args) == 1 else None, ast.GeneratorExp)
-        ):
-            continue
-        if name in ("min", "max", "sorted", "sort", "nlargest", "nsmallest"):
-            falls = name in ("max", "nlargest") or function.constant(options.get("reverse")) is True
-            key = options.get("key")
-            body = key.body if isinstance(key, ast.Lambda) else key
-            first = body.elts[0] if isinstance(body, ast.Tuple) else body
-            found.append((call, falls != (isinstance(first, ast.UnaryOp) and isinstance(first.op, ast.USub))))
-    takes = any(
-        isinstance(one.slice, ast.Slice) or function.constant(one.slice) == 0 for one in function.every(ast.Subscript)
-    )
-    if len(found) == 1 and (takes or "sort" not in ast.unparse(found[0][0])) and found[0][1] != (high is not None):
-        word = (low or high)[0]  # type: ignore[index]
-        if not any(function.constant(one.slice) == -1 for one in function.every(ast.Subscript)):
-            yield Slip(
-                found[0][0],
-                f"takes the other end in `{short(found[0][0])}` than its description, which has {word!r}",
-                "Turn the order round.",
-                covered_by=("environment.claims", "environment.described", "environment.ends"),
-            )
-
-
 def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
     """`> year` where the text has "this year or later"."""
     for name in function.parameters if function.is_tool else ():
         text = described(function, name)
+        # `1 or more` is what the argument itself may be.
+        text = re.sub(r"(?i)\b\d+\s+or\s+\w+|\bat (?:least|most) \d+", "", text)
         included, excluded = re.search(_INCLUDED, text, re.IGNORECASE), re.search(_EXCLUDED, text, re.IGNORECASE)
         if (included is None) == (excluded is None) or name in function.assigned:
             continue
@@ -225,6 +189,58 @@ def names_of_days(function: Function, code: Code) -> Iterator[Slip]:
             )
 
 
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def numbers_of_days(function: Function, code: Code) -> Iterator[Slip]:
+    """`isoweekday() >= 5` for the weekend, `{5: "saturday"}` with numbers that begin at 1."""
+    for node in function.every(ast.Call):
+        first = {"weekday": 0, "isoweekday": 1}.get(getattr(node.func, "attr", "")) if not node.args else None
+        parent = function.parent(node)
+        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+            name = parent.targets[0].id
+            uses = [
+                function.parent(one)
+                for one in function.every(ast.Name)
+                if one.id == name and isinstance(one.ctx, ast.Load)
+            ]
+        else:
+            uses = [parent]
+        for use in uses:
+            if first is None:
+                break
+            numbers = _days_named(function, use)
+            wrong = [number for number, day in numbers.items() if day != number - first]
+            if wrong:
+                yield Slip(
+                    use or node,
+                    f"takes {wrong[0]} for {_DAYS[numbers[wrong[0]]] if 0 <= numbers[wrong[0]] < 7 else 'a day'} in "
+                    f"`{short(use or node)}`, and `{short(node)}` counts from Monday as {first}",
+                    "Use `weekday()` where Monday is 0, `isoweekday()` where it is 1.",
+                    covered_by=("environment.agreement", "data.labels"),
+                )
+
+
+def _days_named(function: Function, use: ast.AST | None) -> dict[int, int]:
+    """Numbers of days in an expression, and the place in the week that each is meant to have."""
+    if isinstance(use, ast.Call) and isinstance(use.func, ast.Attribute) and use.func.attr == "get":
+        table = function.constant(use.func.value)
+    else:
+        table = function.constant(use.value) if isinstance(use, ast.Subscript) else None
+    if isinstance(table, dict):
+        named = {key: str(one).lower()[:3] for key, one in table.items() if isinstance(key, int)}
+        return {key: _DAYS.index(one) for key, one in named.items() if one in _DAYS}
+    if isinstance(use, ast.Compare) and len(use.ops) == 1:
+        limit, operator = function.constant(use.comparators[0]), use.ops[0]
+        about = function.says(r"week-?ends?|sunday|saturday|weekdays?|working days?|business days?") or re.search(
+            r"weekend|weekday|workday|working|business", function.node.name
+        )
+        edge = limit + isinstance(operator, ast.Gt | ast.LtE) if isinstance(limit, int) else None
+        if about and edge is not None and isinstance(operator, ast.Gt | ast.GtE | ast.Lt | ast.LtE):
+            return {edge: 5}
+    return {}
+
+
 def percent_as_share(function: Function, code: Code) -> Iterator[Slip]:
     """`price * (1 - percent)`, with percent from 0 to 100."""
     for node in function.every(ast.BinOp):
@@ -265,6 +281,7 @@ def sum_of_the_last(function: Function, code: Code) -> Iterator[Slip]:
                     )
 
 
+PATTERNS_OF_TASKS = (names_of_days, numbers_of_days, sum_of_the_last)
 PATTERNS = (
-    other_field, other_end, bound_of_argument, begin_alone, other_kind, names_of_days, percent_as_share, sum_of_the_last,
+    other_field, bound_of_argument, begin_alone, other_kind, names_of_days, numbers_of_days, percent_as_share, sum_of_the_last,
 )  # fmt: skip

@@ -232,6 +232,21 @@ def never_equal(function: Function, code: Code) -> Iterator[Slip]:
                     f"looks for `{short(node.left)}` among texts of which {lost[0]!r} is never found",
                     f"Write the texts as {fold}() gives them.",
                 )
+    for node in function.every(ast.Compare):
+        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.In | ast.NotIn):
+            continue
+        key = key_read(function, function.origin(node.comparators[0]))
+        texts = [one for one in code.values.get(key or "", ()) if isinstance(one, str)]
+        fold = _folded_by(function, node.left)
+        if fold and len(texts) >= FEWEST and all(getattr(one, fold)() != one for one in texts):
+            yield Slip(
+                node,
+                f"looks for `{short(node.left)}`, which {fold}() has changed, in `{key}`, whose values are like {texts[0]!r}: "
+                "words with a capital are never found",
+                f"Write `.{fold}()` on both sides.",
+                {"field": key, "values": texts[:4]},
+                covered_by=("environment.found", "environment.tools_answer"),
+            )
     for node in function.every(ast.Subscript, ast.Compare, ast.Call):
         key, place = _asked(node)
         kind = (
@@ -258,6 +273,17 @@ def _fold(node: ast.AST) -> str | None:
         else None
     )
     return name if name in ("lower", "upper", "casefold", "title", "capitalize") else None
+
+
+def _folded_by(function: Function, node: ast.AST) -> str | None:
+    """`lower` of `query.lower()`, of a name that stands for it, and of a word of `query.lower().split()`."""
+    loops = [
+        one.iter for one in function.every(ast.For, ast.comprehension) if ast.unparse(one.target) == ast.unparse(node)
+    ]
+    node = function.origin(loops[0] if loops else node)
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "strip"):
+        node = function.origin(node.func.value)
+    return _fold(node)
 
 
 def _asked(node: ast.AST) -> tuple[ast.AST | None, str]:
@@ -407,7 +433,49 @@ def day_against_time(function: Function, code: Code) -> Iterator[Slip]:
                     )
 
 
+def whole_task_shown(function: Function, code: Code) -> Iterator[Slip]:
+    """All fields of the task are written out, the reference answer among them."""
+    judged = {
+        key
+        for one in code.functions
+        if one.part == "judges"
+        for node in one.every(ast.Subscript, ast.Call)
+        if (key := field_key(node))
+    }
+    read = {
+        key
+        for one in code.functions
+        if one.part == "environment"
+        for node in one.every(ast.Subscript, ast.Call)
+        if (key := field_key(node))
+    }
+    hidden = sorted(judged - read)
+    for node in function.every(ast.Attribute) if hidden else ():
+        if node.attr != "fields" or isinstance(function.parent(node), ast.Subscript | ast.Attribute):
+            continue
+        holder = function.parent(node)
+        while isinstance(holder, ast.Call) and ast.unparse(holder.func) in (
+            "dict",
+            "copy.deepcopy",
+            "copy.copy",
+            "deepcopy",
+        ):
+            holder = function.parent(holder)
+        shows = (
+            isinstance(holder, ast.Call) and ast.unparse(holder.func) in ("json.dumps", "str", "repr", "json.dump")
+        ) or (isinstance(holder, ast.Return) and function.is_tool)
+        if shows or isinstance(holder, ast.FormattedValue):
+            yield Slip(
+                node,
+                f"writes out all fields of the task, `{hidden[0]}` among them, which the reward reads",
+                "Write out the fields that the policy may see, by name.",
+                {"fields": hidden},
+                covered_by=("data.leak", "environment.leaks"),
+            )
+
+
 PATTERNS = (
+    whole_task_shown,
     order_of_text,
     sentinel_counted,
     never_equal,

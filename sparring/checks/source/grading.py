@@ -63,26 +63,53 @@ class Origins:
                     found |= {"reference"} if _REFERENCE.search(inner) else {"given"} if _GIVEN.search(inner) else set()
         return found
 
-    def is_text(self, node: ast.AST) -> bool:
-        """Whether an expression is the text of a message, or cut out of one."""
+    def is_text(self, node: ast.AST, depth: int = 3) -> bool:
+        """Whether an expression is the text of a message, or cut out of one, here or in a function of the user's own."""
         node = self.function.origin(node)
         while True:
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("strip", "lower", "upper", "casefold", "rstrip", "lstrip", "replace")
+                and node.func.attr
+                in ("strip", "lower", "upper", "casefold", "rstrip", "lstrip", "replace", "removesuffix")
             ):
                 node = self.function.origin(node.func.value)
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and node.args:
                 node = self.function.origin(node.args[0])
             elif isinstance(node, ast.BoolOp):
                 node = self.function.origin(node.values[0])
+            elif isinstance(node, ast.IfExp):
+                node = self.function.origin(node.body)
             else:
                 break
         text = ast.unparse(node)
-        return re.search(
-            r"\[['\"]content['\"]\]$|\.get\(['\"]content['\"](?:, ['\"]{2})?\)$|\.content$", text
-        ) is not None or (re.search(r"\.group\(|\[1\]$", text) is not None and "given" in self.of(node))
+        if re.search(r"\[['\"]content['\"]\]$|\.get\(['\"]content['\"](?:, ['\"]{2})?\)$|\.content$", text):
+            return True
+        if re.search(r"\.group\(|\[1\]$", text) is not None and "given" in self.of(node):
+            return True
+        return depth > 0 and (self._returns_text(node, depth) or self._is_given_text(node, depth))
+
+    def _returns_text(self, node: ast.AST, depth: int) -> bool:
+        """Whether a function that is called returns the text of a message."""
+        called = (
+            self._code.named(node.func.id) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else []
+        )
+        return len(called) == 1 and any(
+            one.value is not None and origins_of(called[0], self._code).is_text(one.value, depth - 1)
+            for one in called[0].every(ast.Return)
+        )
+
+    def _is_given_text(self, node: ast.AST, depth: int) -> bool:
+        """Whether a parameter is the text of a message, in a call of this function."""
+        names = list(self.function.parameters)
+        if not isinstance(node, ast.Name) or node.id not in names:
+            return False
+        at = names.index(node.id)
+        return any(
+            origins_of(caller, self._code).is_text(call.args[at], depth - 1)
+            for caller, call in _calls(self._code).get(self.function.node.name, ())
+            if caller is not self.function and len(call.args) > at
+        )
 
 
 def origins_of(function: Function, code: Code) -> Origins:
@@ -134,8 +161,17 @@ def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
                     "Take the answer out of the text, and compare the whole of it.",
                 )
             texts = [one for key in keys_of(function, right) for one in code.fields.get(key, ())]
-            if origins.is_text(left) and seen == {"reference"} and texts and all(isinstance(one, str) for one in texts):
-                yield Slip(node, f"takes any part of `{short(right)}` for it, the empty text too", "Compare with `==`.")
+            parts = [one for one in texts if isinstance(one, str)]
+            if origins.is_text(left) and seen == {"reference"} and parts:
+                where = (
+                    "" if len(parts) == len(texts) else f" in {len(parts)} of {len(texts)} tasks, where it is no list"
+                )
+                yield Slip(
+                    node,
+                    f"takes any part of `{short(right)}` for it{where}: `in` finds {parts[0][:2]!r} in {parts[0]!r}",
+                    "Compare with `==`." if not where else "Have a list in each task.",
+                    {"references": parts[:4]},
+                )
         cuts = [_first_part(function, one) for one in (left, right)]
         others = [one for one in function.every(ast.Compare) if one is not node and "[" in ast.unparse(one)]
         if (
@@ -192,9 +228,11 @@ def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
         shared = any(
             isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitAnd) for one in ast.walk(above)
         ) or ".intersection(" in ast.unparse(above)
-        if not shared:
+        if not shared or _compares_whole(function, origins):
             continue
         below = origins.of(divisor.args[0])
+        if below == {"reference"} and "final_state" in _whole_text(function, above):
+            continue  # what was done is no list of guesses
         others = [
             one
             for one in lengths
@@ -212,6 +250,21 @@ def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
             f"divides what is right by `{short(divisor)}` alone, so {missing} not counted: {example}",
             "Divide by the union of both, or use F1.",
         )
+
+
+def _whole_text(function: Function, node: ast.AST) -> str:
+    """An expression with what its names stand for."""
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    return " ".join([ast.unparse(node), *(ast.unparse(function.origin(one)) for one in names)])
+
+
+def _compares_whole(function: Function, origins: Origins) -> bool:
+    """Whether a function asks, too, that what was given is just what was wanted."""
+    return any(
+        isinstance(one.ops[0], ast.Eq)
+        and {*origins.of(one.left), *origins.of(one.comparators[0])} == {"given", "reference"}
+        for one in function.every(ast.Compare)
+    )
 
 
 def unpaired(function: Function, code: Code) -> Iterator[Slip]:
@@ -369,10 +422,12 @@ def first_number(function: Function, code: Code) -> Iterator[Slip]:
     for call, pattern in _patterns(function):
         attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         text = next((one for one in call.args if origins.is_text(one)), None)
-        parent = function.parent(call)
-        takes_first = attribute == "search" or (
-            attribute == "findall" and isinstance(parent, ast.Subscript) and function.constant(parent.slice) == 0
-        )
+        firsts = [
+            one
+            for one in function.every(ast.Subscript)
+            if function.constant(one.slice) == 0 and function.origin(one.value) is call
+        ]
+        takes_first = attribute == "search" or (attribute == "findall" and bool(firsts))
         if text is not None and takes_first and r"\d" in pattern.pattern and _NUMBERS_ONLY.fullmatch(pattern.pattern):
             yield Slip(
                 call,
@@ -481,25 +536,6 @@ def left_out_of_the_sum(function: Function, code: Code) -> Iterator[Slip]:
             )
 
 
-def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
-    """`.get("done", True)`: what is missing is paid."""
-    origins = origins_of(function, code)
-    for call in function.every(ast.Call):
-        if (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr == "get"
-            and len(call.args) == 2
-            and "given" in origins.of(call.func.value)
-        ):
-            value = function.constant(call.args[1])
-            if value is True or (isinstance(value, float) and value >= 1.0):
-                yield Slip(
-                    call,
-                    f"takes {value!r} for what is not there, in `{short(call)}`: an episode without it is paid",
-                    "Take False or 0 for what is missing.",
-                )
-
-
 def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
     """`max(1.0, x)` where at most 1 is meant."""
     for call in function.every(ast.Call):
@@ -534,5 +570,5 @@ def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
 PATTERNS = (
     part_for_whole, share_of_one_side, unpaired, pattern_cuts_answers, first_number, folded_on_one_side, text_against_number,
     counts_forgotten,
-    left_out_of_the_sum, paid_by_default, limits_swapped,
+    left_out_of_the_sum, limits_swapped,
 )  # fmt: skip

@@ -329,6 +329,39 @@ def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
                     )
 
 
+def written_into_sql(function: Function, code: Code) -> Iterator[Slip]:
+    """`f"... WHERE name = '{name}'"`: an apostrophe ends the text."""
+    for node in function.every(ast.JoinedStr, ast.Call, ast.BinOp):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
+            parts = [one.value for one in node.values if isinstance(one, ast.FormattedValue)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+            text, parts = (
+                re.sub(r"\{\w*\}", "\0", str(function.constant(node.func.value))),
+                [*node.args, *(one.value for one in node.keywords)],
+            )
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            text, parts = str(function.constant(node.left)).replace("%s", "\0"), [node.right]
+        else:
+            continue
+        given = {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)} & set(
+            function.parameters
+        )
+        raw = {one for one in given if "str" in function.parameters[one] and "Literal" not in function.parameters[one]}
+        is_sql = (
+            re.search(r"(?is)\b(?:select\b.+\bfrom|update\b.+\bset|insert\s+into|delete\s+from)\b", text) is not None
+        )
+        is_escaped = any("replace(" in ast.unparse(part) for part in parts) or ".replace(" in ast.unparse(function.node)
+        if is_sql and re.search(r"'[^'\0]*\0[^']*'", text) and raw and not is_escaped and function.tools:
+            yield Slip(
+                node,
+                f"writes `{min(raw)}` into the SQL between quotes: an apostrophe, as in O'Hara, ends the text, so that the "
+                "statement fails, or does something else",
+                "Give it as a parameter: `execute('... = ?', (value,))`.",
+                covered_by=("environment.tools_answer",),
+            )
+
+
 def replaces_the_file(function: Function, code: Code) -> Iterator[Slip]:
     """A tool that adds to a file opens it anew."""
     first = (ast.get_docstring(function.node) or "").partition("\n")[0]
@@ -409,6 +442,6 @@ def tables_that_disagree(function: Function, code: Code) -> Iterator[Slip]:
 
 
 PATTERNS = (
-    index_of_another_list, key_written_otherwise, prefix_for_key, order_of_a_set, sql_slips, tables_that_disagree,
-    replaces_the_file,
+    index_of_another_list, key_written_otherwise, prefix_for_key, order_of_a_set, sql_slips, written_into_sql,
+    tables_that_disagree, replaces_the_file,
 )  # fmt: skip

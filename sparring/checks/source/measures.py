@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sparring.checks.calls import leaves
 from sparring.checks.source.code import Code, Function, Slip
 from sparring.checks.source.computing import key_read
 from sparring.checks.source.logic import short
 from sparring.checks.source.texts import described, limits_of
+from sparring.types import Json
 
 _DRAWS = frozenset(
     {"random", "randint", "randrange", "choice", "choices", "sample", "shuffle", "uniform", "gauss", "permutation"}
@@ -113,6 +114,22 @@ def _base(function: Function, name: str) -> int | None:
 def calendar(function: Function, code: Code) -> Iterator[Slip]:
     """Months of 30 days, years of 365, one distance from UTC for summer and winter, the machine's own zone."""
     about = f"{function.documented} {function.node.name} {' '.join(function.parameters)}"
+    uses_days = any(one.attr == "days" for one in function.every(ast.Attribute))
+    for node in function.every(ast.Attribute):
+        between = function.origin(node.value)
+        if (
+            node.attr == "seconds"
+            and isinstance(between, ast.BinOp)
+            and isinstance(between.op, ast.Sub)
+            and not uses_days
+        ):
+            yield Slip(
+                node,
+                f"takes the seconds of `{short(between)}` without its days: what is longer than a day, or "
+                "negative, is wrong",
+                "Use `.total_seconds()`.",
+                covered_by=("environment.agreement",),
+            )
     for call in function.every(ast.Call):
         name = ast.unparse(call.func)
         days = next((one.value for one in call.keywords if one.arg == "days"), call.args[0] if call.args else None)
@@ -204,6 +221,100 @@ def units_differ(function: Function, code: Code) -> Iterator[Slip]:
                     )
 
 
+_UNITS: tuple[Mapping[str, str], ...] = tuple(
+    {word: name for name, words in kinds.items() for word in words.split()}
+    for kinds in (
+        {
+            "kg": "kg kilo kilos kilogram kilograms",
+            "g": "g gram grams",
+            "lb": "lb lbs pound pounds",
+            "mg": "mg milligram milligrams",
+        },
+        {
+            "km": "km kilometre kilometres kilometer kilometers",
+            "mi": "mile miles mi",
+            "cm": "cm centimetre centimetres centimeters",
+        }
+        | {"m": "metre metres meter meters", "mm": "mm millimetre millimetres millimeters", "ft": "ft feet foot"},
+        {"cents": "cent cents pence", "euros": "euro euros eur dollar dollars usd pounds"},
+        {
+            "s": "second seconds sec secs",
+            "min": "minute minutes mins",
+            "h": "hour hours hrs",
+            "d": "day days",
+            "ms": "ms milliseconds",
+        },
+        {"C": "celsius centigrade", "F": "fahrenheit", "K": "kelvin"},
+        {"l": "litre litres liter liters", "ml": "ml millilitre millilitres milliliters"},
+    )
+)
+
+
+def unit_of(text: str) -> tuple[int, str] | None:
+    """The one unit that words name, with its dimension; None where they name none, or several."""
+    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower().replace("_", " "))
+    found = {(at, table[one]) for at, table in enumerate(_UNITS) for one in words if one in table}
+    return found.pop() if len(found) == 1 else None
+
+
+def unit_of_another_name(function: Function, code: Code) -> Iterator[Slip]:
+    """A tool that promises kilograms returns the field `grams` as it is."""
+    promised = unit_of((ast.get_docstring(function.node) or "").partition("Args:")[0])
+    for node in function.every(ast.Return, ast.Dict) if function.is_tool else ():
+        pairs = [(promised, node.value)] if isinstance(node, ast.Return) else zip(
+            (unit_of(one.value) if isinstance(one, ast.Constant) and isinstance(one.value, str) else None for one in node.keys),
+            node.values, strict=True,
+        )  # fmt: skip
+        for unit, value in pairs:
+            while (
+                isinstance(value, ast.Call)
+                and ast.unparse(value.func) in ("float", "int", "round", "str")
+                and value.args
+            ):
+                value = value.args[0]
+            read = None if value is None else function.origin(value)
+            key = key_read(function, read) if read is not None else None
+            own = unit_of(key) if key is not None else None
+            if unit is not None and own is not None and unit[0] == own[0] and unit != own:
+                yield Slip(
+                    value or node,
+                    f"returns `{key}` as it is, where {own[1]} is not the {unit[1]} that its description or name has",
+                    f"Convert it to {unit[1]}.",
+                    {"field": key, "values": list(code.values.get(key or "", ()))[:4]},
+                    covered_by=("environment.agreement", "data.labels"),
+                )
+
+
+def unit_nobody_names(function: Function, code: Code) -> Iterator[Slip]:
+    """A thousandth of what tools and prompt name in one unit."""
+    texts = [*code.prompts, *(one.documented for one in code.functions if one.part == "environment")]
+    words = {word for text in texts for word in re.findall(r"[a-z]+", text.lower())} | set(
+        re.findall(r"[a-z]+", " ".join(code.values).lower())
+    )
+    named = {
+        (at, table[one])
+        for at, table in enumerate(_UNITS[:2] + _UNITS[5:])
+        for one in words
+        if len(one) > 2 and one in table
+    }
+    for node in function.every(ast.BinOp) if len(named) == 1 else ():
+        is_scaled = isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mult) and function.constant(node.right) in (
+            1000,
+            0.001,
+        )
+        if (
+            is_scaled
+            and isinstance(function.parent(node), ast.Return)
+            and not re.search(r"\bcubic|tonne|\bton|thousand|per mille", " ".join(words))
+        ):
+            yield Slip(
+                node,
+                f"converts to another unit in `{short(node)}`, and prompt and tools name {named.copy().pop()[1]} alone",
+                "Leave the number in the unit that the prompt asks for.",
+                covered_by=("data.labels",),
+            )
+
+
 def _measures(function: Function) -> Iterator[tuple[str, str, float, ast.AST]]:
     for table in function.every(ast.Dict):
         for name, value in zip(table.keys, table.values, strict=True):
@@ -221,27 +332,46 @@ def _measures(function: Function) -> Iterator[tuple[str, str, float, ast.AST]]:
 
 def place_from_one(function: Function, code: Code) -> Iterator[Slip]:
     """A number that counts from 1 is used as a place in a list."""
-    if not function.is_tool:
-        return
     for node in function.every(ast.Subscript):
         name = ast.unparse(node.slice)
-        if (
-            name not in function.parameters
-            or not re.search(r"\bint\b", function.parameters[name])
-            or name in function.assigned
-        ):
+        if not re.search(r"\bint\b", function.parameters.get(name, "")) or name in function.assigned:
             continue
-        values = [
-            one for key in _fields_of(function, code, ast.unparse(node.value)) for one in code.fields.get(key, ())
-        ]
-        is_list = bool(values) and all(isinstance(one, list) for one in values)
-        if is_list and _base(function, name) == 1 and f"{name} - 1" not in ast.unparse(function.node):
+        text = ast.unparse(function.node)
+        is_guarded = (
+            re.search(rf"\b{name} < 1\b|\b{name} (?:<=|not in|==) 0\b|\b1 <= {name}\b|in range\(1,", text) is not None
+        )
+        is_from_one = (_base(function, name) == 1 or is_guarded) and function.is_tool
+        known = function.constant(function.origin(node.value))
+        is_padded = isinstance(known, list | tuple) and bool(known) and known[0] in (None, "", 0)
+        is_list = (isinstance(known, list | tuple) and not is_padded) or _is_list_of_task(function, code, node.value)
+        if is_list and is_from_one and f"{name} - 1" not in text:
             yield Slip(
                 node,
                 f"takes `{name}`, which counts from 1, as a place in `{short(node.value)}`, which counts from 0",
                 f"Write `{name} - 1`.",
                 covered_by=("environment.agreement",),
             )
+
+
+def _is_list_of_task(function: Function, code: Code, node: ast.AST) -> bool:
+    """Whether an expression is a list that the tasks hold, in a field of its own or in a table."""
+    own = [one for key in _fields_of(function, code, ast.unparse(node)) for one in code.fields.get(key, ())]
+    key = key_read(function, function.origin(node))
+    inner = [list(_at_key(field, key)) for field in code.fields.values()] if key is not None and not own else []
+    return any(values and all(isinstance(one, list) for one in values) for values in (own, *inner))
+
+
+def _at_key(value: Json, key: str) -> Iterator[Json]:
+    """What stands under a key, anywhere in a value of the tasks."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            if name == key:
+                yield one
+            yield from _at_key(one, key)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            if isinstance(one, Mapping | list | tuple):
+                yield from _at_key(one, key)
 
 
 def _fields_of(function: Function, code: Code, place: str) -> Iterator[str]:
@@ -295,6 +425,6 @@ def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
 
 
 PATTERNS = (
-    pages, calendar, drawn_or_dated, units_differ, place_from_one, float_in_state,
+    pages, calendar, drawn_or_dated, units_differ, unit_of_another_name, place_from_one, float_in_state,
 )  # fmt: skip
-PATTERNS_OF_TASKS = (drawn_or_dated,)
+PATTERNS_OF_TASKS = (calendar, drawn_or_dated, unit_nobody_names)

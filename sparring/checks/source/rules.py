@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sparring.checks.registry import check
-from sparring.checks.source import copies, data, grading, keys, logic, measures, state, statements, texts
+from sparring.checks.source import (
+    copies,
+    data,
+    grading,
+    keys,
+    logic,
+    measures,
+    orders,
+    payments,
+    state,
+    statements,
+    texts,
+)
 from sparring.checks.source.code import Code, Function, Part, Slip, read
 from sparring.checks.subject import Subject
 from sparring.findings import Finding, Severity
@@ -25,9 +37,25 @@ PATTERNS: Mapping[Part, Sequence[Pattern]] = {
         *keys.PATTERNS,
         *data.PATTERNS,
         *copies.PATTERNS,
+        *orders.PATTERNS,
     ),
-    "judges": (*_PYTHON, *grading.PATTERNS),
-    "tasks": (*_PYTHON, *texts.PATTERNS_OF_TASKS, *measures.PATTERNS_OF_TASKS, *data.PATTERNS_OF_TASKS),
+    "judges": (
+        *_PYTHON,
+        *grading.PATTERNS,
+        *payments.PATTERNS,
+        orders.other_one_left_out,
+        orders.other_tie_break,
+        measures.calendar,
+    ),
+    "tasks": (
+        *_PYTHON,
+        *texts.PATTERNS_OF_TASKS,
+        *measures.PATTERNS_OF_TASKS,
+        *data.PATTERNS_OF_TASKS,
+        *copies.PATTERNS_OF_TASKS,
+        *orders.PATTERNS_OF_TASKS,
+        keys.order_of_a_set,
+    ),
 }
 
 
@@ -37,9 +65,9 @@ async def source_of_environment(subject: Subject) -> Iterable[Finding]:
 
     The user's own functions are read, without running them, as far as tools and tasks come to them: conditions that are always
     true, errors that become a number, caches that outlive a change, numbers that are given twice, keys that are looked up in
-    another form than they were written, arguments and changes that are lost. What they do is compared with descriptions, prompts
-    and the tasks' own values: defaults, limits, rounding, pages, numbers sorted as text, -999 in a mean. What a rule above has
-    reported is not repeated.
+    another form than they were written, arguments and changes that are lost. What they do is compared with descriptions,
+    prompts and the tasks' own values: defaults, limits (those of tables, too), units, rounding, pages, days of the week, ties,
+    which one of several is left out, numbers sorted as text, -999 in a mean. What a rule above has reported is not repeated.
     """
     return findings(subject, "environment.source", ("environment", "tasks"))
 
@@ -50,7 +78,8 @@ async def source_of_judges(subject: Subject) -> Iterable[Finding]:
 
     The user's own functions are read, without running them: a reference that counts anywhere in the text, a share of one side
     alone, a pattern that does not read all of the tasks' reference answers, pairs of lists of different lengths, `all()` of
-    nothing, a part that is computed and not used. Functions of Sparring and of libraries are not read.
+    nothing, a part that is computed and not used, calls that are paid though they are repeated or refused, games that are paid
+    though they are lost, tolerances as wide as the answers. Functions of Sparring and of libraries are not read.
     """
     return findings(subject, "reward.source", ("judges",))
 

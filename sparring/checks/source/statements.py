@@ -145,12 +145,13 @@ def _only_answers(function: Function) -> bool:
 def first_round_only(function: Function, code: Code) -> Iterator[Slip]:
     """A loop that always ends in its first round."""
     for loop in function.every(ast.For):
-        if any(isinstance(one, ast.Continue) for one in ast.walk(loop)) or len(loop.body) < 1:
-            continue
         last = loop.body[-1]
+        inner = [one for statement in loop.body for one in ast.walk(statement)]
+        if any(isinstance(one, ast.Continue) for one in inner) and not _adds_up(last, inner):
+            continue
         branches = isinstance(last, ast.If) and bool(last.orelse) and _ends_all(last)
-        goes = isinstance(last, ast.Return | ast.Break) and any(
-            isinstance(one, ast.If | ast.AugAssign) for one in loop.body
+        goes = isinstance(last, ast.Return | ast.Break) and (
+            _adds_up(last, inner) or any(isinstance(one, ast.If | ast.AugAssign) for one in loop.body)
         )
         if branches or goes:
             yield Slip(
@@ -158,6 +159,13 @@ def first_round_only(function: Function, code: Code) -> Iterator[Slip]:
                 f"ends the loop over `{short(loop.iter)}` in its first round, whatever it finds there",
                 "Move what comes when nothing was found behind the loop.",
             )
+
+
+def _adds_up(last: ast.stmt, inner: list[ast.AST]) -> bool:
+    """Whether a loop ends with the return of what it adds up."""
+    sums = {ast.unparse(one.target) for one in inner if isinstance(one, ast.AugAssign)}
+    read = {ast.unparse(one) for one in ast.walk(last) if isinstance(one, ast.Name)}
+    return isinstance(last, ast.Return) and bool(sums & read)
 
 
 def _ends_all(node: ast.If) -> bool:
