@@ -252,6 +252,10 @@ def _several(
 ) -> Iterator[Mutation]:
     """More than one answer at once."""
     text, wrong = text_of(right), text_of(form.message(other_parts(parts, labels)))
+    if form.tool is None and not form.tags and not form.is_json and (form.before or form.after):
+        # A line of its own may be written again: the first or the last may count, and no other.
+        yield Mutation("the right answer between wrong ones", Kind.WRONG, answer(f"{wrong}\n{text}\n{wrong}"))
+        return
     yield Mutation("a wrong answer, then the right one", Kind.WRONG, answer(f"{wrong}\n{text}"))
     yield Mutation("the right answer, then a wrong one", Kind.WRONG, answer(f"{text}\n{wrong}"))
     yield Mutation("the right answer, taken back", Kind.WRONG, answer(f"{text}\nNo, that is wrong: {wrong}"))
