@@ -41,9 +41,12 @@ def train_family(
 def evaluate_family(
     sources: Sequence[str], *, policies: Sequence[str] | None, temperatures: Sequence[float] | None, as_json: bool
 ) -> None:
+    from sparring.evaluation.across_seeds import runs_of
     from sparring.evaluation.policies import run_path
-    from sparring.seeds import evaluate_seeds
     from sparring.tracking.family_folder import FamilyFolder
+
+    runs_of(sources)  # before torch is imported, so that a mistake is reported at once
+    from sparring.seeds import evaluate_seeds
 
     evaluated = evaluate_seeds(sources, policies=policies, temperatures=temperatures, quiet=as_json)
     if as_json:
