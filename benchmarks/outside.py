@@ -28,8 +28,8 @@ class Target:
     """The most that RL on shuffled rewards may gain over the warm start."""
 
 
-FAMILIES = {"frozen_lake": Target(0.15, 0.1), "blackjack": Target(0.0, 0.05)}
-"""In Blackjack nobody wins much: the expert is 0.10 above the log."""
+FAMILIES = {"blackjack": Target(0.0, 0.05), "frozen_lake": Target(0.15, 0.1)}
+"""In Blackjack there is little to gain: the expert wins 0.10 more than the log."""
 
 
 def checked(family: str, *, quick: bool) -> dict[str, Any]:
@@ -85,7 +85,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.table is not None:
         content = json.loads(arguments.table.read_text("utf-8"))
-        print("\n\n".join(measured(content, family) for family in FAMILIES))
+        for family in dict.fromkeys(row["family"] for row in content["rows"]):
+            print(
+                f"<!-- measured:outside_{family} -->\n{measured(content, family)}\n<!-- /measured:outside_{family} -->\n"
+            )
         return 0
     overrides, seeds, steps, families = arguments.overrides, arguments.seeds, None, arguments.families
     if arguments.smoke:

@@ -1,4 +1,4 @@
-"""Blackjack: Gymnasium's Blackjack-v1 as it is. Cards are drawn, so that nobody wins every game.
+"""Blackjack: Gymnasium's Blackjack-v1 as it is. Cards are drawn, so that no policy wins every game.
 
 user       play blackjack
 

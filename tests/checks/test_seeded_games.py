@@ -1,4 +1,4 @@
-"""Games whose tasks are seeds: a game of cards that nobody wins always, and a lake that is the same whatever the seed."""
+"""Games whose tasks are seeds: a game of cards that no player always wins, and a lake that is the same whatever the seed."""
 
 from __future__ import annotations
 
