@@ -1,4 +1,5 @@
-"""Slips in what rewards pay for: calls that are repeated or refused, games that are lost, numbers far from the right one."""
+"""Slips in what rewards pay for: calls that are repeated or refused, games that are lost, numbers far from the right one, sums
+without a part."""
 
 from __future__ import annotations
 
@@ -219,6 +220,81 @@ def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
                 )
 
 
+def counts_forgotten(function: Function, code: Code) -> Iterator[Slip]:
+    """Lists with equal members compared as sets."""
+    for node in function.every(ast.Compare):
+        sides = [function.origin(one) for one in (node.left, node.comparators[0])]
+        if not isinstance(node.ops[0], ast.Eq) or not all(
+            isinstance(one, ast.Call) and ast.unparse(one.func) == "set" and one.args for one in sides
+        ):
+            continue
+        for side in sides:
+            assert isinstance(side, ast.Call)
+            lists = [
+                one
+                for key in keys_of(function, side.args[0])
+                for one in code.fields.get(key, ())
+                if isinstance(one, list)
+            ]
+            doubled = [one for one in lists if len({repr(each) for each in one}) < len(one)]
+            if doubled:
+                yield Slip(
+                    node,
+                    f"compares as sets, and {len(doubled)} of {len(lists)} references have a member "
+                    f"twice: how often is not asked",
+                    "Compare sorted lists, or Counter(...).",
+                    {"references": doubled[:2]},
+                )
+
+
+def left_out_of_the_sum(function: Function, code: Code) -> Iterator[Slip]:
+    """A part of the reward that is computed and never used."""
+    read = {one.id for one in function.every(ast.Name) if isinstance(one.ctx, ast.Load)}
+    for name, values in function.assigned.items():
+        if (
+            name not in read
+            and not name.startswith("_")
+            and not any(name in one.names for one in function.every(ast.Nonlocal, ast.Global))
+        ):
+            yield Slip(
+                values[-1],
+                f"computes `{name}` and does not use it",
+                f"Add `{name}` to what is returned, or take it out.",
+            )
+
+
+def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
+    """`max(1.0, x)` where at most 1 is meant."""
+    for call in function.every(ast.Call):
+        name = ast.unparse(call.func)
+        if name not in ("max", "min") or len(call.args) != 2 or call.keywords:
+            continue
+        outer = [value for one in call.args if isinstance(value := function.constant(one), int | float)]
+        inner = next(
+            (
+                one
+                for one in call.args
+                if isinstance(one, ast.Call) and ast.unparse(one.func) in ("max", "min") and one.func != call.func
+            ),
+            None,
+        )
+        limits = [
+            value for one in (inner.args if inner else ()) if isinstance(value := function.constant(one), int | float)
+        ]
+        is_other = inner is not None and ast.unparse(inner.func) != name
+        low, high = (outer, limits) if name == "max" else (limits, outer)
+        if is_other and len(low) == len(high) == 1 and low[0] > high[0]:
+            yield Slip(call, f"always gives {outer[0]!r} in `{short(call)}`", "Swap the limits.")
+        is_returned = isinstance(function.parent(call), ast.Return) and not is_other
+        if is_returned and outer and ((name == "max" and outer[0] == 1) or (name == "min" and outer[0] == 0)):
+            yield Slip(
+                call,
+                f"never returns {'less' if name == 'max' else 'more'} than {outer[0]!r}, in `{short(call)}`",
+                f"Write `{'min' if name == 'max' else 'max'}`.",
+            )
+
+
 PATTERNS = (
     paid_again, paid_for_the_end, refused_is_paid, tolerance_takes_all, paid_by_default,
+    counts_forgotten, left_out_of_the_sum, limits_swapped,
 )  # fmt: skip

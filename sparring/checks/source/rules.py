@@ -14,6 +14,7 @@ from sparring.checks.source import (
     data,
     grading,
     keys,
+    limits,
     logic,
     measures,
     orders,
@@ -32,6 +33,7 @@ PATTERNS: Mapping[Part, Sequence[Pattern]] = {
     "environment": (
         *_PYTHON,
         *texts.PATTERNS,
+        *limits.PATTERNS,
         *measures.PATTERNS,
         *state.PATTERNS,
         *keys.PATTERNS,
@@ -50,6 +52,7 @@ PATTERNS: Mapping[Part, Sequence[Pattern]] = {
     "tasks": (
         *_PYTHON,
         *texts.PATTERNS_OF_TASKS,
+        *limits.PATTERNS,
         *measures.PATTERNS_OF_TASKS,
         *data.PATTERNS_OF_TASKS,
         *copies.PATTERNS_OF_TASKS,
