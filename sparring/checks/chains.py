@@ -10,9 +10,11 @@ from sparring.checks.answers import text_of
 from sparring.checks.calls import leaves
 from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.golds import golds_of
+from sparring.checks.plans import plans_of
 from sparring.checks.registry import check
 from sparring.checks.rows import parsed
 from sparring.checks.subject import Subject
+from sparring.checks.walks import shortest_walk
 from sparring.environments import execute
 from sparring.environments.base import reset
 from sparring.findings import Finding, Severity
@@ -20,6 +22,8 @@ from sparring.types import Json, Task
 
 NUM_FOLLOWED = 24
 """Tasks whose chains are followed."""
+NUM_WALKED = 6
+"""Tasks in which all calls are tried."""
 MOST_CALLS = 64
 FEWEST = 2
 """Tasks that take more turns than there are, before it is reported."""
@@ -27,33 +31,56 @@ FEWEST = 2
 
 @check("budgets.chains", needs=("environment",))
 async def chains(subject: Subject) -> Iterable[Finding]:
-    """There are turns enough for a chain of calls in which each result names what the next call asks for.
+    """There are turns enough for the calls that a task takes.
 
-    From what the prompt names, each result is searched for the one further value that the same tool takes, until there is none.
-    A warning where what a result says is wanted by a graded field of the task that names nothing on the way, and the calls up to
-    there and the answer are more turns than `max_turns`. Raise it, or make shorter chains.
+    Without an expert, calls that are needed are found in three ways. From what the prompt names, each result is searched for the
+    one further value that the same tool takes, until there is none, and what a result says is wanted by a graded field of the
+    task that names nothing on the way. Calls are looked for that lead to the final state that a field of the task holds. And
+    where each call is one of a few, as in a game, all of them are tried, breadth first, until an episode is paid. A warning where
+    these calls and the answer are more turns than `max_turns`, with one call a turn. Raise it, or make shorter tasks.
     """
-    most, followed = subject.config.environment.max_turns, await chains_of(subject)
-    needed = {name: (len(calls) + 1, calls) for name, calls in followed.items() if len(calls) + 1 > most}
-    if len(needed) < FEWEST:
+    most = subject.config.environment.max_turns
+    needed = {name: (calls, len(calls) + 1, "for a chain") for name, calls in (await chains_of(subject)).items()}
+    needed |= await _leading(subject)
+    short = {name: one for name, one in needed.items() if one[1] > most}
+    if len(short) < FEWEST:
         return []
-    worst = max(needed, key=lambda one: needed[one][0])
-    turns, calls = needed[worst]
+    worst = max(short, key=lambda one: short[one][1])
+    calls, turns, why = short[worst]
     return [
         Finding(
             rule="budgets.chains",
             severity=Severity.WARNING,
-            symptom=f"{len(needed)} of {len(followed)} tasks take more turns than environment.max_turns = {most}: {worst} takes "
-            f"{turns}, for a chain of {len(calls)} calls of {calls[0].tool} and an answer.",
+            symptom=f"{len(short)} of {len(needed)} tasks take more turns than environment.max_turns = {most}: {worst} takes "
+            f"{turns}, {why} of {len(calls)} calls of {', '.join(dict.fromkeys(one.tool for one in calls))}"
+            f"{' and an answer' * (turns > len(calls))}.",
             evidence={
                 "task": worst,
                 "calls": list(map(str, calls)),
-                "turns": {one: two for one, (two, _) in needed.items()},
+                "turns": {name: turns for name, (_, turns, _) in short.items()},
             },
-            change=f"Set environment.max_turns to {turns} at least, or make shorter chains.",
+            change=f"Set environment.max_turns to {turns} at least, or make shorter tasks.",
             confirm="Run `sparring check RECIPE --only budgets` again: the finding is gone.",
         )
     ]
+
+
+async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:
+    """By task id the calls that lead to what is paid, the turns that they take, and in words what they are; none with an
+    expert, whose turns are counted."""
+    if not subject.lacks("expert") or (subject.lacks("scorer") and subject.lacks("reward")):
+        return {}
+    found = {}
+    for plan in await plans_of(subject):
+        if plan.is_whole and plan.is_direct:
+            found[plan.task.id] = (list(plan.calls), len(plan.calls) + (not plan.ends), "for a plan")
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample[: 0 if found or subject.model_judges else NUM_WALKED]:
+            walk = await shortest_walk(subject, task)
+            if walk is not None:
+                calls, ends = walk
+                found[task.id] = (calls, len(calls) + (not ends), "for the shortest way")
+    return found
 
 
 async def chains_of(subject: Subject) -> dict[str, list[Call]]:

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard, final
 from weakref import WeakKeyDictionary
 
-from sparring.agents.scripted import as_trajectory
 from sparring.checks.answers import canonical, text_of
 from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
 from sparring.checks.calls import likeliest_together
 from sparring.checks.explore import Call, explored, is_refusal
-from sparring.checks.graded import is_paid
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, UndecidedError, load_of_machine
-from sparring.environments import answer, execute
+from sparring.checks.wanted import wanted_state
+from sparring.environments import execute
 from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
 
@@ -83,10 +82,17 @@ class Plan:
     """Calls that changed nothing although calls like them do in other tasks."""
     effects: tuple[tuple[Step, Json, Json], ...]
     """Calls that were tried and changed something, with the states before and after."""
+    ends: bool = False
+    """Whether the last call ends the episode."""
 
     @property
     def is_whole(self) -> bool:
         return not distance(self.states[-1], self.wanted)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether each call changes something."""
+        return all(canonical(one) != canonical(two) for one, two in itertools.pairwise(self.states))
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -191,15 +197,18 @@ async def _make_all(subject: Subject) -> tuple[list[Plan], bool]:
         return [], False
     made: list[Plan] = []
     habits: list[dict[str, str]] = []
+    ways: list[str] = []
+    num_tried = 0
     work, slow = _Work(), SLOW_SECONDS * load_of_machine()
     sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
     for task in list(sample.values())[:NUM_PLANNED]:
         is_hopeless = len(made) > NUM_LEARNT and not any(one.is_whole for one in made)
-        if is_hopeless or work.for_all <= 0:
+        if is_hopeless or work.for_all <= 0 or (num_tried > 3 * NUM_LEARNT and not ways):
             break
+        num_tried += 1
         try:
             idle = (await _run(subject, task, ())).states[-1]
-            wanted = None if idle is None else await _wanted(subject, task, idle)
+            wanted = None if idle is None else await wanted_state(subject, task, idle, ways)
             if wanted is not None:
                 if subject.timing.episode_seconds > slow:
                     return made, True
@@ -214,31 +223,11 @@ async def _make_all(subject: Subject) -> tuple[list[Plan], bool]:
     return made, False
 
 
-async def _wanted(subject: Subject, task: Task, idle: Json) -> Json:
-    """The final state that is paid: a field of the task, or the state as it is with a field in it. None where there is none,
-    or where what is there is paid already."""
-
-    async def is_wanted(state: Json) -> bool:
-        return bool(distance(state, idle)) and await is_paid(
-            subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(state))
-        )
-
-    if await is_paid(subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(idle))):
-        return None
-    for value in task.fields.values():
-        if isinstance(value, Mapping) and await is_wanted(value):
-            return dict(value)
-    if isinstance(idle, Mapping):
-        for key, value in itertools.product(idle, task.fields.values()):
-            if type(value) is type(idle[key]) and await is_wanted({**idle, key: value}):
-                return {**idle, key: value}
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class _End:
     states: tuple[Json, ...]
     steps: tuple[Step, ...]
+    is_over: bool
 
 
 async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
@@ -252,7 +241,8 @@ async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
             steps.append(Step(call, result.content, is_refusal(result)))
             if environment.is_done:
                 break
-        return _End((copy.deepcopy(await final_state(environment, task)),), tuple(steps))
+        state = copy.deepcopy(await final_state(environment, task))
+        return _End((state,), tuple(steps), bool(environment.is_done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +260,7 @@ class _Node:
     steps: tuple[Step, ...]
     states: tuple[Json, ...]
     habits: tuple[dict[str, str], ...]
+    is_over: bool = False
 
 
 @final
@@ -290,6 +281,9 @@ class _Search:
         """The best that is found by going on from the nearest state, with the calls that there are."""
         for message in self.task.messages:
             self.known.add_text(text_of(message), "prompt")
+        for tried in (await explored(self.subject, self.task)).tried:
+            if tried.is_legal:
+                self.known.add_legal(tried.call.arguments)
         openings = await self._openings()
         best = start = _Node(distance(self.idle, self.wanted), (), (self.idle,), ())
         frontier, seen, numbers = [(best.far, 0, best)], {canonical(self.idle)}, itertools.count(1)
@@ -325,7 +319,7 @@ class _Search:
         self.habits += [one for one in best.habits if best.far == 0 and one not in self.habits]
         return Plan(
             task=self.task, wanted=self.wanted, states=best.states, steps=best.steps, refused=tuple(refused),
-            effects=tuple(effects),
+            effects=tuple(effects), ends=best.is_over,
         )  # fmt: skip
 
     async def _children(
@@ -347,7 +341,7 @@ class _Search:
             futile[call.tool] += canonical(after) == canonical(state)
             opened = (*node.states, *(state for _ in opening), after)
             habits = (*node.habits, {"": call.tool, **sources})
-            yield _Node(distance(after, self.wanted), end.steps, opened, habits), call, sources
+            yield _Node(distance(after, self.wanted), end.steps, opened, habits, end.is_over), call, sources
 
     async def _openings(self) -> list[tuple[Call, ...]]:
         """Nothing, and what other tools need before they work."""

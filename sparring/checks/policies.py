@@ -11,6 +11,7 @@ from sparring.checks.golds import golds_of
 from sparring.checks.own_rows import in_common
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
+from sparring.checks.unguided import NOTHING, Unguided, unguided
 from sparring.environments.adapters.returns import episode_return
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
@@ -173,7 +174,26 @@ async def null(subject: Subject) -> Iterable[Finding]:
     assistant message at the end, or turns that ran out.
     """
     played = [*await episodes_of(subject, "says nothing"), *await episodes_of(subject, "never answers")]
+    if not played:
+        return _scored_for_nothing(await unguided(subject))
     return _paid_for_nothing(subject, "policies.null", "no answer", played)
+
+
+def _scored_for_nothing(played: Sequence[Unguided]) -> list[Finding]:
+    """Where no right answer is known: the scorer takes episodes in which nothing is done for right, in every task."""
+    idle = [one for one in played if one.policy in NOTHING]
+    paid = [one for one in idle if (one.trajectory.score or 0.0) >= 1.0]
+    if not paid or len({one.trajectory.task.id for one in paid}) < len({one.trajectory.task.id for one in idle}):
+        return []
+    return [
+        Finding(
+            rule="policies.null", severity=Severity.ERROR,
+            symptom=f"The scorer takes episodes for right in which nothing is done: those of '{paid[0].policy}'.",
+            evidence={"episodes": [one.shown for one in paid[:NUM_SHOWN]]},
+            change="Have the scorer ask for what the task wants, and give 0 where there is nothing to grade.",
+            confirm="The scorer gives 0 to an episode without any call or answer.",
+        )
+    ]  # fmt: skip
 
 
 @check("policies.empty")

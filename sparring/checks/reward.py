@@ -23,6 +23,7 @@ from sparring.checks.mutations import Kind, shares_elements
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, JudgeName, Subject
 from sparring.checks.timing import OutOfTimeError
+from sparring.checks.unguided import Unguided, overpaid_unguided, paid_repeats, unguided
 from sparring.environments import answer, tool_call
 from sparring.findings import Finding, Severity
 from sparring.plugins import call
@@ -41,6 +42,8 @@ MOSTLY_FLAT = 0.9
 
 
 NUM_SHOWN = 4
+NUM_NAMED = 8
+"""Policies that are named in one line."""
 
 
 FEWEST_LOST = 2
@@ -134,17 +137,20 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
     """No episode is paid for what the scorer rejects.
 
     An episode whose reward counts as success (evaluation.success_threshold) while its strict score is below 1 and below the
-    reward is over-credited, and training amplifies it: the reward rises and the evaluation does not.
+    reward is over-credited, and training amplifies it: the reward rises and the evaluation does not. Also where no right answer
+    is known, episodes are played in which nothing is done, in which every tool is called, and in which one call is repeated.
     """
-    over = [one for one in await all_episodes(subject) if is_overpaid(subject, one)]
+    over: list[Episode | Unguided] = [one for one in await all_episodes(subject) if is_overpaid(subject, one)]
+    over = over or [*overpaid_unguided(subject, await unguided(subject))]
     if not over:
         return []
     policies = sorted({one.policy for one in over})
+    first = over[0].shown
     return [
         Finding(
             rule="reward.agreement", severity=Severity.ERROR,
-            symptom=f"{len(over)} episodes earn {over[0].reward:g} while the scorer gives {over[0].score:g}: of "
-            f"{', '.join(policies)}.",
+            symptom=f"{len(over)} episodes earn {first['reward']:g} while the scorer gives {first['score']:g}: of "
+            f"{', '.join(policies[:NUM_NAMED])}.",
             evidence={"policies": policies, "episodes": [one.shown for one in over[:NUM_SHOWN]]},
             change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
             confirm="No episode of this check earns the threshold with a score below 1.",
@@ -231,7 +237,8 @@ async def order(subject: Subject) -> Iterable[Finding]:
     The order decides what is learned first. Where a wrong answer costs more than none, policies fall silent; where a wrong one
     earns as much as a right one, nothing is learned; where calls are paid, they multiply. Where only what was done is graded, a
     wrong episode is one whose calls were changed so that it cannot be right. A warning where calls cost so much that silence
-    earns as much as the right answer, after a chain of calls in which each result names what the next call asks for.
+    earns as much as the right answer, after a chain of calls in which each result names what the next call asks for; and where
+    the same call of a tool that changes nothing is paid again and again.
     """
     right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await _rewards(subject, "says nothing") | await _rewards(subject, "never answers", only_wrong=True)
@@ -278,7 +285,9 @@ async def order(subject: Subject) -> Iterable[Finding]:
         says="A wrong answer with calls repeated earns more than without",
         change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
     )  # fmt: skip
-    return [*found, *(await _dearer_than_nothing(subject) if not found else ())]
+    if found:
+        return found
+    return [*await _dearer_than_nothing(subject), *paid_repeats(await unguided(subject))]
 
 
 async def _dearer_than_nothing(subject: Subject) -> list[Finding]:

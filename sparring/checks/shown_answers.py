@@ -129,8 +129,9 @@ def _named(value: Json, secret: Mapping[str, str], *, is_inner: bool = False) ->
     """The name such as `answer` under which a result has the whole answer, what is no more than the result itself apart."""
     if isinstance(value, Mapping):
         for name, item in value.items() if is_inner or len(value) >= _OF_A_RECORD else ():
-            texts = set(map(as_text, leaves(item)))
-            if set(words_of(str(name))) & _ANSWERS and name not in secret and set(secret.values()) <= texts:
+            text = "\n".join(map(as_text, leaves(item)))
+            is_whole = all(_stands_in(one, text) for one in secret.values())
+            if set(words_of(str(name))) & _ANSWERS and name not in secret and is_whole:
                 return str(name)
     if isinstance(value, Mapping | list):
         inner = value.values() if isinstance(value, Mapping) else value

@@ -98,11 +98,11 @@ async def _answers(
         said = [(await execute(environment, one.tool, dict(one.arguments))).content for one in opening]
         first: list[Json] = [*said[len(opening) - len(others) :], await final_state(environment, task)]
         states: list[Json] = []
-        was_refused = False
+        was_over, was_refused = bool(environment.is_done), False  # another tool may end the episode
         for one in calls:
             result = await execute(environment, one.tool, dict(one.arguments))
             was_refused = was_refused or (one is calls[0] and is_refusal(result))
-            if environment.is_done:
+            if environment.is_done and not was_over:
                 return None
             states.append(await final_state(environment, task))
         state = await final_state(environment, task)

@@ -1,0 +1,125 @@
+"""Episodes that need no right answer to be known: nothing is done, every tool is called, calls are made again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sparring.agents.scripted import ScriptedPolicy, saying
+from sparring.checks.calls import SLOW_SECONDS, explorer, stranger
+from sparring.checks.explore import Call
+from sparring.checks.subject import JudgeFailedError, Subject
+from sparring.checks.survey import surveyed
+from sparring.checks.timing import UndecidedError
+from sparring.environments import answer, tool_call
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Message, Task, Trajectory
+
+NUM_TASKS = 4
+FEWEST = 2
+"""Tasks in which the same is seen, before it is reported."""
+MOST_CALLS = 12
+"""Calls of one tool that are made again and again."""
+TIMES = (1, 2, 8)
+"""How often each is made."""
+NOTHING = ("says nothing", "says done")
+
+
+@dataclass(frozen=True, slots=True)
+class Unguided:
+    """An episode with its reward and score; the tool whose calls it repeats, and how often."""
+
+    policy: str
+    trajectory: Trajectory
+    tool: str | None = None
+    times: int = 0
+
+    @property
+    def reward(self) -> float:
+        return 0.0 if self.trajectory.reward is None else self.trajectory.reward.total
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        called: list[Json] = [str(Call(str(one["tool"]), one["arguments"])) for one in self.trajectory.transitions[:4]]  # type: ignore[arg-type]
+        return {
+            "task": self.trajectory.task.id, "policy": self.policy, "calls": called, "reward": self.reward,
+            "score": self.trajectory.score,
+        }  # fmt: skip
+
+
+async def unguided(subject: Subject) -> list[Unguided]:
+    """Episodes of a few tasks, judged; played once. Those that a judge fails on are left out."""
+    if "unguided" not in subject.shared:
+        found: list[Unguided] = []
+        subject.shared["unguided"] = found
+        is_left_out = subject.environment_class is None or subject.model_judges
+        if is_left_out or subject.timing.episode_seconds > SLOW_SECONDS:
+            return found
+        with subject.timing.as_far_as_it_goes():
+            for task in subject.sample[:NUM_TASKS]:
+                for policy, tool, times in [*await _policies(subject, task), *await _repeated(subject, task)]:
+                    try:
+                        played = await subject.play(task, policy)
+                    except JudgeFailedError:
+                        continue
+                    found.append(Unguided(policy.name, played, tool, times))
+    return subject.shared["unguided"]
+
+
+async def _policies(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
+    nothing, done = NOTHING
+    policies = [saying(nothing, (answer(""),)), saying(done, (answer("Done."),))]
+    for player in (explorer, stranger):
+        try:
+            policies.append(await player(subject, task))
+        except UndecidedError:
+            continue
+    return [(one, None, 0) for one in policies]
+
+
+async def _repeated(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
+    """What each tool that reads is asked for and finds, once, twice and often."""
+    survey = await surveyed(subject, task)
+    calls: dict[str, dict[str, Call]] = {}
+    for one in survey.found():
+        calls.setdefault(one.call.tool, {}).setdefault(str(one.call), one.call)
+    return [
+        (saying(f"calls of {tool} x {times}", _script(list(those.values())[:MOST_CALLS], times)), tool, times)
+        for tool, those in calls.items() for times in TIMES
+    ]  # fmt: skip
+
+
+def _script(calls: Sequence[Call], times: int) -> Sequence[Message]:
+    made = [one for call in calls for one in tool_call(call.tool, **call.arguments)["tool_calls"]]
+    return ({**tool_call(calls[0].tool), "tool_calls": made * times}, answer("Done."))
+
+
+def overpaid_unguided(subject: Subject, episodes: Iterable[Unguided]) -> list[Unguided]:
+    """Those whose reward counts as success, although their score is below 1 and below the reward."""
+    threshold = subject.config.evaluation.success_threshold
+    return [
+        one for one in episodes
+        if one.trajectory.score is not None and one.trajectory.score < min(1.0, one.reward)
+        and one.reward >= threshold - 1e-9
+    ]  # fmt: skip
+
+
+def paid_repeats(episodes: Iterable[Unguided]) -> Iterator[Finding]:
+    """Tools that change nothing and whose calls earn more when the same ones are made again."""
+    rewards: dict[str, dict[str, dict[int, Unguided]]] = {}
+    for one in episodes:
+        if one.tool is not None:
+            rewards.setdefault(one.tool, {}).setdefault(one.trajectory.task.id, {})[one.times] = one
+    for tool, tasks in rewards.items():
+        series = [list(seen.values()) for seen in tasks.values() if len(seen) == len(TIMES)]
+        paid = [(once, often) for once, twice, often in series if once.reward + 1e-6 < twice.reward]
+        if len(paid) >= FEWEST:
+            once, often = paid[0]
+            yield Finding(
+                rule="reward.order", severity=Severity.WARNING,
+                symptom=f"The same calls of {tool} are paid again and again, although they change nothing: {once.reward:.3g} "
+                f"when they are made once, {often.reward:.3g} for {often.times} times.",
+                evidence={"tool": tool, "episodes": [once.shown, often.shown]},
+                change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+                confirm="Calls that are repeated earn what they earn once.",
+            )  # fmt: skip

@@ -1,0 +1,93 @@
+"""The final state that a task asks for: made of its fields, in ways that are tried until the scorer pays for one."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from sparring.agents.scripted import as_trajectory
+from sparring.checks.answers import canonical
+from sparring.checks.graded import is_paid
+from sparring.checks.subject import Subject
+from sparring.environments import answer
+from sparring.types import Json, Task
+
+MOST_WAYS = 300
+"""Ways to make the state of fields that are tried in one task."""
+
+_Named: TypeAlias = tuple[str, Json]
+
+
+async def wanted_state(subject: Subject, task: Task, idle: Json, known: list[str]) -> Json:
+    """The final state that is paid: a field of the task, the state as it is with fields in it, or what is made of fields. None
+    where there is none, or where what is there is paid already. Ways that were paid in other tasks, `known`, are tried
+    first; a new one is added."""
+
+    async def pays(state: Json) -> bool:
+        return await is_paid(subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(state)))
+
+    if await pays(idle):
+        return None
+    ways = list(itertools.islice(_ways(idle, task.fields), MOST_WAYS))
+    for way, state in sorted(ways, key=lambda one: one[0] not in known):
+        if canonical(state) != canonical(idle) and await pays(state):
+            if way not in known:
+                known.append(way)
+            return state
+    return None
+
+
+def _ways(idle: Json, fields: Mapping[str, Json]) -> Iterator[_Named]:
+    """States that may be wanted, each under words that mean the same in another task; the likeliest first."""
+    made = list(_made(fields))
+    for name, value in (*fields.items(), *made):
+        if isinstance(value, Mapping):
+            yield name, dict(value)
+    if not isinstance(idle, Mapping):
+        yield from ((name, value) for name, value in (*fields.items(), *made) if type(value) is type(idle))
+        return
+    same = {key: fields[key] for key in idle.keys() & fields.keys()}
+    if len(same) > 1:
+        yield "all of the same name", {**idle, **same}
+    fitting = {key: [one for one in (*fields.items(), *made) if _may_become(idle[key], one[1])] for key in idle}
+    for key, values in fitting.items():
+        yield from ((f"{key}: {name}", {**idle, key: value}) for name, value in values)
+    for (one, values), (two, others) in itertools.combinations(fitting.items(), 2):
+        for (name, value), (other, second) in itertools.product(values[:6], others[:6]):
+            yield f"{one}: {name}, {two}: {other}", {**idle, one: value, two: second}
+
+
+def _may_become(before: Json, after: Json) -> bool:
+    """Whether a value may stand in the place of another one."""
+    return before is None or type(after) is type(before)
+
+
+def _made(fields: Mapping[str, Json]) -> Iterator[_Named]:
+    """What is made of one field or two: a column of its rows, one value under another, a list of one."""
+    for name, value in fields.items():
+        if _are_rows(value):
+            keys = [key for key, one in value[0].items() if _is_scalar(one)]
+            columns = {key: [row.get(key) for row in value] for key in keys}
+            for key, column in columns.items():
+                yield f"{key} of {name}", column
+                yield f"sorted {key} of {name}", sorted(column, key=str)
+            for one, other in itertools.permutations(keys, 2):
+                yield f"{other} of {name} by {one}", dict(zip(map(str, columns[one]), columns[other], strict=True))
+        elif isinstance(value, Mapping):
+            yield from ((f"{key} of {name}", one) for key, one in value.items() if _is_scalar(one))
+    scalars = [(name, value) for name, value in fields.items() if _is_scalar(value)]
+    for (name, value), (other, second) in itertools.permutations(scalars, 2):
+        if isinstance(value, str):
+            yield f"{other} by {name}", {value: second}
+    yield from ((f"{name} alone", [value]) for name, value in scalars)
+
+
+def _are_rows(value: Json) -> bool:
+    return isinstance(value, Sequence) and bool(value) and all(isinstance(one, Mapping) and one for one in value)
+
+
+def _is_scalar(value: Json) -> bool:
+    return isinstance(value, str | int | float)
