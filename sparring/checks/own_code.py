@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -59,6 +60,15 @@ class OwnCode:
     def line_of(self, traceback: TracebackType | None) -> str | None:
         """`file:line` of the innermost line of the user's code that an exception passed; None when there is none."""
         return next(reversed(list(self._lines(traceback))), None)
+
+    def is_accident(self, traceback: TracebackType | None) -> bool:
+        """Whether an exception comes out of the user's code and is not raised there on purpose: no `raise` and no `assert` stands
+        in its innermost line."""
+        line = self.line_of(traceback)
+        if line is None:
+            return False
+        file, _, number = line.rpartition(":")
+        return not linecache.getline(file, int(number)).lstrip().startswith(("raise", "assert"))
 
     def _lines(self, traceback: TracebackType | None) -> Iterable[str]:
         while traceback is not None:

@@ -24,7 +24,7 @@ from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, UndecidedError, load_of_machine
 from sparring.checks.wanted import wanted_state
-from sparring.environments import execute
+from sparring.environments import ToolError, execute
 from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
 
@@ -67,6 +67,8 @@ class Step:
     said: str
     """What the tool returned."""
     is_refused: bool
+    is_accident: bool
+    """Whether it failed in its own code, which raises nothing there on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,9 @@ async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
         await reset(environment, own)
         for call in calls:
             result = await execute(environment, call.tool, copy.deepcopy(dict(call.arguments)))
-            steps.append(Step(call, result.content, is_refusal(result)))
+            raised = subject.watch.raised if result.error is ToolError.TOOL_RAISED else None
+            is_accident = raised is not None and subject.own_code.is_accident(raised.__traceback__)
+            steps.append(Step(call, result.content, is_refusal(result), is_accident))
             if environment.is_done:
                 break
         state = copy.deepcopy(await final_state(environment, task))
@@ -301,7 +305,10 @@ class _Search:
                 async for child, call, sources in self._children(node, opening):
                     last, (state, after) = child.steps[-1], child.states[-2:]
                     is_idle = canonical(after) == canonical(state)
-                    if is_idle and {"": call.tool, **sources} in self.habits and all(map(_is_asked, sources.values())):
+                    is_known = {"": call.tool, **sources} in self.habits
+                    is_asked = all(map(_is_asked, sources.values()))
+                    is_accident = last.is_accident and any(one[""] == call.tool for one in self.habits)
+                    if is_idle and ((is_known and is_asked) or (is_accident and (is_known or is_asked))):
                         refused.append(last)
                     if not is_idle and num_effects[call.tool] < MOST_EFFECTS:
                         num_effects[call.tool] += 1

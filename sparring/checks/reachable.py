@@ -24,7 +24,7 @@ FEWEST = 2
 """Tasks in which the same is seen, before it is reported."""
 MANY_DONE = 0.1
 """Share of the tasks that are done when they begin, from which it is reported."""
-MOSTLY = 0.5
+MOSTLY = 0.3
 """Share of the tasks whose state is reached, from which a call that fails in another task is at fault there."""
 ANY = "*"
 """For a key that an argument of the call names."""
@@ -281,10 +281,11 @@ def _elsewhere(plan: Plan) -> Iterator[_Seen]:
 def _refused(plan: Plan) -> Iterator[_Seen]:
     """A call like those that work in other tasks, and does nothing in this one."""
     left = {part for place, text in plan.missing + plan.surplus for part in (*place, text)}
-    refused = [] if plan.is_whole else [one for one in plan.refused if _is_needed(one, left)]
+    refused = [] if plan.is_whole else [one for one in plan.refused if one.is_accident or _is_needed(one, left)]
     if refused:
-        step = max(refused, key=lambda one: _num_left(one, left))
-        what = f"`{step.call.tool}` does not do what is asked, although it does in other tasks,"
+        step = max(refused, key=lambda one: (one.is_accident, _num_left(one, left)))
+        does = "fails in its own code" if step.is_accident else "does not do what is asked"
+        what = f"`{step.call.tool}` {does}, although it does {'not' if step.is_accident else 'so'} in other tasks,"
         yield _Seen(plan, step, what, _shown(list(plan.missing)), _shown(list(plan.surplus)))
 
 
