@@ -11,11 +11,12 @@ from sparring.agents.scripted import saying
 from sparring.checks.cents import nearly_moved
 from sparring.checks.effects import AGAIN, first_of_each, unspoilt
 from sparring.checks.explore import Call
-from sparring.checks.probes import LOOK, Bench, Probe, documents, is_number_part
+from sparring.checks.moves import left_behind
+from sparring.checks.probes import LOOK, Bench, Probe, described, documents, is_number_part
 from sparring.checks.registry import check
 from sparring.checks.stored import is_number, stores
 from sparring.checks.subject import Subject
-from sparring.checks.views import STATE, Change, Path
+from sparring.checks.views import STATE, Change, Path, without
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
@@ -32,14 +33,15 @@ async def amounts(subject: Subject) -> Iterable[Finding]:
     gains, or where the payer and the payee are one and it gets richer; where a tool that turns down 0 or what is too much takes a
     negative amount and moves it the other way; where a number moves by a cent more or less than the amount of the thing that is
     named; and where sums of decimals stand in the final state as 0.30000000000000004 and the scorer compares exactly. Fees and
-    rates that the description names are believed. Round what is stored, or count in cents.
+    rates that the description names are believed. Round what is stored, or count in cents. A warning, too, where a thing that a
+    tool moves stands in its old place as well as in the new one afterwards.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
         for bench in await unspoilt(subject):
             for probe in bench.probes:
                 if not probe.is_refused and not probe.ended and probe.changes:
-                    found += _moved(bench, probe)
+                    found += [*_moved(bench, probe), *left_behind(bench, probe)]
             found += _negative(bench)
             for bases in list(bench.bases.values()):
                 found += await _inexact(subject, bench, bases[0])
@@ -223,19 +225,23 @@ async def limits(subject: Subject) -> Iterable[Finding]:
 
     Bounds of the schema, and words such as "at most 20 characters", "1 to 12" or "more than 0" in what is said about an
     argument, are tried: the last value within, the one before it, and the first value beyond. A warning where the last is
-    refused in every task while its neighbours are taken, or where what is beyond is taken and stored.
+    refused in every task while its neighbours are taken, or where what is beyond is taken and stored; and where a tool that is
+    said to take one letter, character or digit takes several at once.
     """
     outcomes: dict[_Limit, list[dict[str, Json]]] = {}
     beyond: dict[_Limit, dict[str, Json]] = {}
+    several: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
         for bench in await unspoilt(subject):
             for bases in list(bench.bases.values()):
+                at_once = await _several_at_once(bench, bases[0])
+                several += [] if at_once is None else [at_once]
                 for limit in _limits(bench, bases[0]):
                     within, over = await _tried(bench, bases[0], limit)
                     outcomes.setdefault(limit, []).append(within)
                     if over is not None:
                         beyond.setdefault(limit, over)
-    found = []
+    found = several
     for limit, tried in outcomes.items():
         if len(tried) >= 2 and all(one["last"] == "refused" and one["inside"] == "taken" for one in tried):
             found.append(
@@ -301,6 +307,31 @@ def _limits(bench: Bench, base: Probe) -> Iterator[_Limit]:
             match = _MOST.search(text)
             if match is not None and match[2]:
                 yield _Limit(tool, name, float(match[1]), True, True, False, f"the description says {match[0]!r}")
+
+
+_SINGLE = re.compile(r"\b(?:one|a single|exactly one) (?:letter|character|digit)\b", re.I)
+
+
+async def _several_at_once(bench: Bench, base: Probe) -> Finding | None:
+    """A tool that takes two letters at once and answers as to neither alone, although it is said to take one."""
+    tool = base.call.tool
+    for name, value in base.call.arguments.items():
+        said = _SINGLE.search(described(bench, tool))
+        if said is None or not isinstance(value, str) or "enum" in bench.schema(tool)["properties"][name]:
+            continue
+        digits = "digit" in said[0].lower()
+        texts = ["0", "5", "05", "!!"] if digits else ["a", "e", "ae", "!!"]
+        calls = [Call(tool, {**base.call.arguments, name: text}) for text in texts]
+        if not all(map(bench.is_allowed, calls)):
+            continue
+        probes = [await bench.probed(one, name, "limit") for one in calls]
+        one, two, both, neither = (without(each.result.content, each.call.arguments) for each in probes)
+        if both not in (one, two, neither) and not any(each.is_refused for each in probes[:3]):
+            limit = _Limit(tool, name, 1, True, True, False, f"the description says {said[0]!r}")
+            symptom = f"{tool} takes several at once as {name}, although {limit.said}."
+            evidence = {"task": bench.task.id, "call": str(calls[2]), "answer": probes[2].result.content[:200]}
+            return _limit_finding(limit, symptom, evidence)
+    return None
 
 
 async def _tried(bench: Bench, base: Probe, limit: _Limit) -> tuple[dict[str, Json], dict[str, Json] | None]:
