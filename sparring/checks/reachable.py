@@ -55,12 +55,13 @@ class _Seen:
 async def unreachable(subject: Subject) -> Iterable[Finding]:
     """Tools can bring about the final state that a task asks for, each by the call that names what it changes.
 
-    Where a field of the tasks holds the final state that is paid, calls that lead to it are looked for, with the values that are
-    wanted, and with what worked in other tasks. A warning where the state comes close and a written value is not the wanted one
-    (cut off, rounded, in other case), where a call that works in other tasks is refused, where a call changes something else
-    beside what is asked, and where one has to name another thing than it changes. No policy can be right in such a task, or only
-    by a detour. An error where a value is wanted that the schema of the one argument that writes such values rules out. Correct
-    the tool, or the expected state. Where no calls are found and nothing of this is seen, nothing is said.
+    Where the final state that is paid is a field of the tasks, or made of their fields, calls that lead to it are looked for,
+    with the values that are wanted, and with what worked in other tasks. A warning where the state comes close and a written
+    value is not the wanted one (cut off, rounded, in other case), where a call that works in other tasks is refused or fails
+    in the tool's own code, where a call changes something else beside what is asked, and where one has to name another thing
+    than it changes. No policy can be right in such a task, or only by a detour. An error where a value is wanted that the
+    schema of the one argument that writes such values rules out. Correct the tool, or the expected state. Where no calls are
+    found and nothing of this is seen, nothing is said.
     """
     plans = await plans_of(subject)
     ruled_out = list(_ruled_out(subject, plans))
@@ -285,7 +286,7 @@ def _refused(plan: Plan) -> Iterator[_Seen]:
     if refused:
         step = max(refused, key=lambda one: (one.is_accident, _num_left(one, left)))
         does = "fails in its own code" if step.is_accident else "does not do what is asked"
-        what = f"`{step.call.tool}` {does}, although it does {'not' if step.is_accident else 'so'} in other tasks,"
+        what = f"`{step.call.tool}` {does}, although it does{' not' * step.is_accident} in other tasks,"
         yield _Seen(plan, step, what, _shown(list(plan.missing)), _shown(list(plan.surplus)))
 
 

@@ -285,9 +285,8 @@ async def order(subject: Subject) -> Iterable[Finding]:
         says="A wrong answer with calls repeated earns more than without",
         change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
     )  # fmt: skip
-    if found:
-        return found
-    return [*await _dearer_than_nothing(subject), *paid_repeats(await unguided(subject))]
+    found += paid_repeats(await unguided(subject))
+    return [*found, *(await _dearer_than_nothing(subject) if not found else ())]
 
 
 async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
