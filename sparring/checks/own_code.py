@@ -61,11 +61,11 @@ class OwnCode:
         """`file:line` of the innermost line of the user's code that an exception passed; None when there is none."""
         return next(reversed(list(self._lines(traceback))), None)
 
-    def is_accident(self, traceback: TracebackType | None) -> bool:
+    def is_accident(self, raised: BaseException | None) -> bool:
         """Whether an exception comes out of the user's code and is not raised there on purpose: no `raise` and no `assert` stands
-        in its innermost line."""
-        line = self.line_of(traceback)
-        if line is None:
+        in its innermost line. A lookup that fails may be meant to say that something is not there."""
+        line = None if raised is None else self.line_of(raised.__traceback__)
+        if line is None or isinstance(raised, LookupError | StopIteration):
             return False
         file, _, number = line.rpartition(":")
         return not linecache.getline(file, int(number)).lstrip().startswith(("raise", "assert"))

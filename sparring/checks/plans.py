@@ -23,7 +23,7 @@ from sparring.checks.calls import likeliest_together
 from sparring.checks.explore import Call, explored, is_refusal
 from sparring.checks.subject import Subject
 from sparring.checks.timing import OutOfTimeError, UndecidedError, load_of_machine
-from sparring.checks.wanted import wanted_state
+from sparring.checks.wanted import Wanted, wanted_state
 from sparring.environments import ToolError, execute
 from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
@@ -215,7 +215,7 @@ async def _make_all(subject: Subject) -> tuple[list[Plan], bool]:
                 if subject.timing.episode_seconds > slow:
                     return made, True
                 work.begin(LEARNING_CALLS if len(made) < NUM_LEARNT else TASK_CALLS)
-                made.append(await _Search(subject, task, wanted, idle, habits, work).plan())
+                made.append(await _Search(subject, task, wanted, wanted.graded(idle), habits, work).plan())
                 if canonical((await _run(subject, task, ())).states[-1]) != canonical(idle):
                     return [], False  # what one episode does is there in the next one, which other rules report
         except OutOfTimeError:
@@ -241,8 +241,7 @@ async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
         for call in calls:
             result = await execute(environment, call.tool, copy.deepcopy(dict(call.arguments)))
             raised = subject.watch.raised if result.error is ToolError.TOOL_RAISED else None
-            is_accident = raised is not None and subject.own_code.is_accident(raised.__traceback__)
-            steps.append(Step(call, result.content, is_refusal(result), is_accident))
+            steps.append(Step(call, result.content, is_refusal(result), subject.own_code.is_accident(raised)))
             if environment.is_done:
                 break
         state = copy.deepcopy(await final_state(environment, task))
@@ -274,12 +273,16 @@ class _Search:
 
     subject: Subject
     task: Task
-    wanted: Json
+    asked: Wanted
     idle: Json
     habits: list[dict[str, str]]
     """Of calls in plans of other tasks: the tool, and the source of each argument."""
     work: _Work
     known: Known = field(default_factory=Known)
+
+    @property
+    def wanted(self) -> Json:
+        return self.asked.state
 
     async def plan(self) -> Plan:
         """The best that is found by going on from the nearest state, with the calls that there are."""
@@ -336,7 +339,7 @@ class _Search:
         state, futile = node.states[-1], Counter[str]()
         before = [*(one.call for one in node.steps), *opening]
         if opening:
-            state = (await _run(self.subject, self.task, before)).states[-1]
+            state = self.asked.graded((await _run(self.subject, self.task, before)).states[-1])
         for call, sources in self._calls(state, futile):
             if self.work.is_done:
                 return
@@ -344,7 +347,7 @@ class _Search:
             end = await _run(self.subject, self.task, [*before, call])
             if len(end.steps) <= len(before):
                 continue
-            after = end.states[-1]
+            after = self.asked.graded(end.states[-1])
             futile[call.tool] += canonical(after) == canonical(state)
             opened = (*node.states, *(state for _ in opening), after)
             habits = (*node.habits, {"": call.tool, **sources})

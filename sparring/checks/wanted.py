@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sparring.agents.scripted import as_trajectory
@@ -21,7 +21,22 @@ MOST_WAYS = 300
 _Named: TypeAlias = tuple[str, Json]
 
 
-async def wanted_state(subject: Subject, task: Task, idle: Json, known: list[str]) -> Json:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The final state that is paid, without what the scorer does not look at."""
+
+    state: Json
+    free: frozenset[str]
+    """Keys of the final state whose values may be anything."""
+
+    def graded(self, state: Json) -> Json:
+        """The part of a state that the scorer looks at."""
+        if not isinstance(state, Mapping) or not self.free:
+            return state
+        return {key: value for key, value in state.items() if key not in self.free}
+
+
+async def wanted_state(subject: Subject, task: Task, idle: Json, known: list[str]) -> Wanted | None:
     """The final state that is paid: a field of the task, the state as it is with fields in it, or what is made of fields. None
     where there is none, or where what is there is paid already. Ways that were paid in other tasks, `known`, are tried
     first; a new one is added."""
@@ -36,8 +51,27 @@ async def wanted_state(subject: Subject, task: Task, idle: Json, known: list[str
         if canonical(state) != canonical(idle) and await pays(state):
             if way not in known:
                 known.append(way)
-            return state
+            others = list(_with_others(idle, state))
+            free = frozenset([key for key, other in others if await pays(other)])
+            wanted = Wanted(state, free)
+            return replace(wanted, state=wanted.graded(state))
     return None
+
+
+def _with_others(idle: Json, state: Json) -> Iterator[_Named]:
+    """The state with another value under one of the keys that stay as they are."""
+    if isinstance(idle, Mapping) and isinstance(state, Mapping):
+        for key, value in state.items():
+            if key in idle and canonical(value) == canonical(idle[key]) and (other := _another(value)) is not None:
+                yield key, {**state, key: other}
+
+
+def _another(value: Json) -> Json:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x" if isinstance(value, str) else None
 
 
 def _ways(idle: Json, fields: Mapping[str, Json]) -> Iterator[_Named]:
