@@ -9,20 +9,21 @@ from sparring.checks.probes import Bench, Probe, documents
 from sparring.checks.views import Path, View
 from sparring.findings import Finding, Severity
 
-_MOVES = ("mov", "transfer", "relocat", "reassign", "shift", "reschedul", "rebook", "put")
+_MOVES = ("mov", "transfer", "relocat", "reassign", "shift", "reschedul", "rebook")
 _COPIES = ("cop(?:y|ies)", "duplicat", "also", "both", "clon", "another", "additional")
 """Beginnings of words in the description of a tool."""
 
 
 def left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
     """A thing that stood in one place, and after a call that names it and another place stands in both."""
-    tool, values = probe.call.tool, {str(one) for one in probe.call.arguments.values() if isinstance(one, str | int)}
+    tool, values = probe.call.tool, [str(one) for one in probe.call.arguments.values() if isinstance(one, str | int)]
     if not documents(bench, tool, *_MOVES) or documents(bench, tool, *_COPIES):
         return
-    for thing in sorted(one for one in values if not one.isdigit()):
+    # What is moved is named first; of two things in one place the place has two.
+    for thing in [one for one in values[:1] if not one.isdigit()]:
         for reader in sorted({path[0] for path in bench.first.leaves}):
             before, after = _places(bench.first, reader, thing), _places(probe.after, reader, thing)
-            copies = [new for new in sorted(after - before) if set(new) & (values - {thing})]
+            copies = [new for new in sorted(after - before) if set(new) & (set(values) - {thing})]
             if len(before) != 1 or not before < after or not copies:
                 continue
             (old,), new = before, copies[0]
