@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sparring.agents.scripted import ScriptedPolicy, saying
+from sparring.checks.answers import canonical
 from sparring.checks.calls import SLOW_SECONDS, explorer, stranger
-from sparring.checks.explore import Call
+from sparring.checks.explore import Call, explored
 from sparring.checks.subject import JudgeFailedError, Subject
 from sparring.checks.survey import surveyed
 from sparring.checks.timing import UndecidedError
+from sparring.checks.walks import moves_of
+from sparring.checks.writes import writing_tools
 from sparring.environments import answer, tool_call
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task, Trajectory
@@ -22,6 +26,10 @@ MOST_CALLS = 12
 """Calls of one tool that are made again and again."""
 TIMES = (1, 2, 8)
 """How often each is made."""
+NUM_WALKS, WALK = 6, 24
+"""Episodes of random calls, and their calls."""
+MOST_PAIRS = 6
+"""Pairs of calls of tools that write, which are made in turn."""
 NOTHING = ("says nothing", "says done")
 
 
@@ -57,7 +65,12 @@ async def unguided(subject: Subject) -> list[Unguided]:
             return found
         with subject.timing.as_far_as_it_goes():
             for task in subject.sample[:NUM_TASKS]:
-                for policy, tool, times in [*await _policies(subject, task), *await _repeated(subject, task)]:
+                policies = [*await _policies(subject, task), *await _repeated(subject, task)]
+                for policy, tool, times in [
+                    *policies,
+                    *await _done_and_undone(subject, task),
+                    *await _random_walks(subject, task),
+                ]:
                     try:
                         played = await subject.play(task, policy)
                     except JudgeFailedError:
@@ -89,6 +102,27 @@ async def _repeated(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, 
     ]  # fmt: skip
 
 
+async def _done_and_undone(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
+    """Legal calls of tools that write, each in turn with one of another tool, once and often: what one does, the other may
+    undo."""
+    found, writing = await explored(subject, task), await writing_tools(subject)
+    calls = [found.legal(name)[0].call for name in subject.tools if name in writing and found.legal(name)]
+    return [
+        (saying(f"{one} and {two} x {times}", _script([one, two], times)), f"{one.tool} and {two.tool}", times)
+        for one, two in itertools.islice(itertools.permutations(calls, 2), MOST_PAIRS) for times in TIMES
+    ]  # fmt: skip
+
+
+async def _random_walks(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
+    """Calls drawn out of a few, as in a game, which may end the episode."""
+    moves = await moves_of(subject, task)
+    rng = subject.rng(f"walks {task.id}")
+    return [
+        (saying(f"random calls {number}", _script(rng.choices(moves, k=WALK), 1)), None, 0)
+        for number in range(NUM_WALKS if moves else 0)
+    ]
+
+
 def _script(calls: Sequence[Call], times: int) -> Sequence[Message]:
     made = [one for call in calls for one in tool_call(call.tool, **call.arguments)["tool_calls"]]
     return ({**tool_call(calls[0].tool), "tool_calls": made * times}, answer("Done."))
@@ -105,21 +139,33 @@ def overpaid_unguided(subject: Subject, episodes: Iterable[Unguided]) -> list[Un
 
 
 def paid_repeats(episodes: Iterable[Unguided]) -> Iterator[Finding]:
-    """Tools that change nothing and whose calls earn more when the same ones are made again."""
+    """Tools that change nothing, and pairs of tools of which one undoes what the other does, whose calls earn more when the same
+    ones are made again."""
     rewards: dict[str, dict[str, dict[int, Unguided]]] = {}
     for one in episodes:
         if one.tool is not None:
             rewards.setdefault(one.tool, {}).setdefault(one.trajectory.task.id, {})[one.times] = one
     for tool, tasks in rewards.items():
         series = [list(seen.values()) for seen in tasks.values() if len(seen) == len(TIMES)]
-        paid = [(once, often) for once, twice, often in series if once.reward + 1e-6 < twice.reward]
-        if len(paid) >= FEWEST:
+        paid = [
+            (once, often) for once, twice, often in series
+            if once.reward + 1e-6 < twice.reward < often.reward and _ends_alike(once, often)
+        ]  # fmt: skip
+        if len(paid) >= (1 if " and " in tool else FEWEST):
             once, often = paid[0]
             yield Finding(
                 rule="reward.order", severity=Severity.WARNING,
-                symptom=f"The same calls of {tool} are paid again and again, although they change nothing: {once.reward:.3g} "
-                f"when they are made once, {often.reward:.3g} for {often.times} times.",
+                symptom=f"The same calls of {tool} are paid again and again, although nothing more comes of it: "
+                f"{once.reward:.3g} when they are made once, {often.reward:.3g} for {often.times} times.",
                 evidence={"tool": tool, "episodes": [once.shown, often.shown]},
                 change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
                 confirm="Calls that are repeated earn what they earn once.",
             )  # fmt: skip
+
+
+def _ends_alike(one: Unguided, other: Unguided) -> bool:
+    """Whether no episode is right, and both leave the same: a pair of calls needs a final state to show it."""
+    states = [each.trajectory.final_state for each in (one, other)]
+    is_pair = " and " in str(one.tool)
+    is_same = canonical(states[0]) == canonical(states[1]) and not (is_pair and states[0] is None)
+    return is_same and not any((each.trajectory.score or 0.0) >= 1.0 for each in (one, other))

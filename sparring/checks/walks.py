@@ -28,7 +28,7 @@ SECONDS = 0.6
 async def shortest_walk(subject: Subject, task: Task) -> tuple[list[Call], bool] | None:
     """The fewest calls after which saying "Done." is paid, and whether they end the episode. None where none is found, where
     there are too many different calls, and where what an environment keeps cannot be compared."""
-    moves = await _moves(subject, task)
+    moves = await moves_of(subject, task)
     if not moves:
         return None
     seen, ends = set[bytes](), Deadline(SECONDS)
@@ -52,7 +52,7 @@ async def shortest_walk(subject: Subject, task: Task) -> tuple[list[Call], bool]
     return None
 
 
-async def _moves(subject: Subject, task: Task) -> list[Call]:
+async def moves_of(subject: Subject, task: Task) -> list[Call]:
     """All calls that differ, where the arguments of every tool are to be chosen out of a few; none where they are not."""
     moves: list[Call] = []
     for name, tool in subject.tools.items():
