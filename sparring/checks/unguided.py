@@ -109,7 +109,7 @@ async def _done_and_undone(subject: Subject, task: Task) -> list[tuple[ScriptedP
     calls = [found.legal(name)[0].call for name in subject.tools if name in writing and found.legal(name)]
     return [
         (saying(f"{one} and {two} x {times}", _script([one, two], times)), f"{one.tool} and {two.tool}", times)
-        for one, two in itertools.islice(itertools.permutations(calls, 2), MOST_PAIRS) for times in TIMES
+        for one, two in itertools.islice(itertools.combinations(calls, 2), MOST_PAIRS) for times in TIMES
     ]  # fmt: skip
 
 
