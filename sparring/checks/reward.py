@@ -138,7 +138,8 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
 
     An episode whose reward counts as success (evaluation.success_threshold) while its strict score is below 1 and below the
     reward is over-credited, and training amplifies it: the reward rises and the evaluation does not. Also where no right answer
-    is known, episodes are played in which nothing is done, in which every tool is called, and in which one call is repeated.
+    is known, episodes are played in which nothing is done, in which every tool is called, in which calls are repeated, and in
+    which they are drawn by chance.
     """
     over: list[Episode | Unguided] = [one for one in await all_episodes(subject) if is_overpaid(subject, one)]
     over = over or [*overpaid_unguided(subject, await unguided(subject))]
@@ -238,7 +239,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
     earns as much as a right one, nothing is learned; where calls are paid, they multiply. Where only what was done is graded, a
     wrong episode is one whose calls were changed so that it cannot be right. A warning where calls cost so much that silence
     earns as much as the right answer, after a chain of calls in which each result names what the next call asks for; and where
-    the same call of a tool that changes nothing is paid again and again.
+    the same calls are paid again and again, of a tool that changes nothing, or of two of which one undoes what the other does.
     """
     right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await _rewards(subject, "says nothing") | await _rewards(subject, "never answers", only_wrong=True)
