@@ -107,23 +107,31 @@ async def _done_and_undone(subject: Subject, task: Task) -> list[tuple[ScriptedP
     undo."""
     found, writing = await explored(subject, task), await writing_tools(subject)
     calls = [found.legal(name)[0].call for name in subject.tools if name in writing and found.legal(name)]
+    most = (subject.config.environment.max_turns - 1) // 2
+    series = TIMES if most >= TIMES[-1] else (*TIMES[:-1], most)
     return [
-        (saying(f"{one} and {two} x {times}", _script([one, two], times)), f"{one.tool} and {two.tool}", times)
-        for one, two in itertools.islice(itertools.combinations(calls, 2), MOST_PAIRS) for times in TIMES
-    ]  # fmt: skip
+        (saying(f"{one} and {two} x {times}", _one_a_turn([one, two] * times)), f"{one.tool} and {two.tool}", times)
+        for one, two in itertools.islice(itertools.combinations(calls, 2), MOST_PAIRS)
+        for times in (series if most > TIMES[1] else ())
+    ]
 
 
 async def _random_walks(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
     """Calls drawn out of a few, as in a game, which may end the episode."""
     moves = await moves_of(subject, task)
-    rng = subject.rng(f"walks {task.id}")
+    rng, most = subject.rng(f"walks {task.id}"), min(WALK, subject.config.environment.max_turns - 1)
     return [
-        (saying(f"random calls {number}", _script(rng.choices(moves, k=WALK), 1)), None, 0)
+        (saying(f"random calls {number}", _one_a_turn(rng.choices(moves, k=most))), None, 0)
         for number in range(NUM_WALKS if moves else 0)
     ]
 
 
+def _one_a_turn(calls: Sequence[Call]) -> Sequence[Message]:
+    return (*(tool_call(one.tool, **one.arguments) for one in calls), answer("Done."))
+
+
 def _script(calls: Sequence[Call], times: int) -> Sequence[Message]:
+    """All calls in one turn."""
     made = [one for call in calls for one in tool_call(call.tool, **call.arguments)["tool_calls"]]
     return ({**tool_call(calls[0].tool), "tool_calls": made * times}, answer("Done."))
 
