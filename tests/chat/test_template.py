@@ -96,8 +96,8 @@ ASKS_WITH = "it asks for an answer with '<|im_start|>' and begins an answer in t
     ("template", "problem"),
     [
         (CHATML, None), (WITH_TOOLS, None), (FORGETS_REASONING, None), (STRICT_ROLES, None),
-        # The prompt begins the reasoning, which a given answer has no longer; and only the user's turns are marked.
-        (CHATML.replace("assistant\n", "assistant\n<think>\n"), None),
+        # The prompt opens a part that a given answer has no longer; and only the user's turns are marked.
+        (CHATML.replace("assistant\n", "assistant\n<|im_start|>"), None),
         ("{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' }}{{ m.content }}<|im_end|>{% endfor %}", None),
         (CHATML.replace(HEADER, ""), ASKS_WITH),
         (CHATML.replace(HEADER, "'[' + message['role'] + '] ' + "), ASKS_WITH),
