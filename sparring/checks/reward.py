@@ -498,7 +498,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     is graded (left out, doubled, with other arguments, in another order, a tool that the expert does not use in their place).
 
     None earns more than the right one either, as where length is paid. Every change in the evidence is one that a policy can
-    find. Read the last message, once, in the form that the prompt asks for, or the final state, and compare whole values. The
+    find. A warning where all of them have the right values, in another form or with something around them. Read the last message, once, in the form that the prompt asks for, or the final state, and compare whole values. The
     other way round, a right episode that only the scorer pays for, is a warning.
     """
     changed = await mutated(subject)
@@ -528,7 +528,8 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     if over:
         found.append(
             Finding(
-                rule="reward.mutations", severity=Severity.ERROR,
+                rule="reward.mutations",
+                severity=Severity.WARNING if all(one.mutation.kind in IN_ANOTHER_FORM for one in over) else Severity.ERROR,
                 symptom=f"The reward pays in full for what the scorer rejects: {_names(over)}.",
                 evidence={"changes": _each_once(over)},
                 change="Have the reward read the same place and compare with the same equality as the scorer.",

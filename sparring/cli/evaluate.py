@@ -30,7 +30,7 @@ def evaluate(
         typer.Option(
             metavar="POLICY",
             help="Who plays; may be repeated: base, warm_start, "
-            "warm_start_continued (imitation for as long), tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
+            "warm_start_continued (imitation for as long as RL), tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
             "script:MODULE:FUNCTION, openai:MODEL@URL. By default base, warm start and tuned.",
         ),
     ] = None,

@@ -93,9 +93,13 @@ class Claim:
             ones = [one for one in self.against if one.rise is rise]
             first = [one.shown for one in ones if one in top]
             rest = listed([one.shown for one in ones if one not in top])
+            leads = self.strongest is not None and self.strongest in ones and not self.is_incomplete
+            size = f" ({self.strongest.size})" if leads and self.strongest is not None else ""
             if first:
                 rest = f", and than {rest}" if rest else ""
-                rest = f"{listed(first)}, the strongest {'control' if len(first) == 1 else 'controls'} played{rest}"
+                rest = f"{listed(first)}, the strongest {'control' if len(first) == 1 else 'controls'} evaluated{size}{rest}"
+            else:
+                rest += size
             opposed = [f"{one.opposed} {'it' if len(ones) == 1 else one.shown}" for one in ones if one.opposed]
             if ones:
                 yield f"{words} {rest}" + (f", but {listed(opposed)}" if opposed else "")
@@ -155,7 +159,7 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
     first, last = (validations[step] for step in (min(validations), max(validations)))
     against, unlike = compared(last, {} if first is last else {ORIGIN: [replace(first, name=ORIGIN)]}, facts)
     seen = Seen(tuned=last, against=against, facts=facts)
-    chosen = "Choices during training may have been made by these tasks, which are not held out."
+    chosen = "Settings or checkpoints may have been chosen by these tasks, which are not held out."
     return Claim(
         scope=("One seed", *_scope(seen, is_disagreed=False), "on validation tasks"), tuned=last, against=tuple(against),
         caveats=(*unlike, *limits_of(seen), chosen), not_known=_not_known((), facts),
@@ -241,8 +245,8 @@ def _sentences(how: str, one: Against, other: Against, tuned: Evaluation) -> Ite
     how = how.capitalize()
     if one.rise is Rise.ROSE and other.rise is Rise.NOT_SHOWN and other.before is not None:
         yield (
-            f"{how} it is not shown to be better: {one.control} has {other.before.success.mean:.2f} there, so the gain may be "
-            "no more than less random choices."
+            f"{how} it is not shown to be better: tuned has {tuned.success.mean:.2f} there and {one.control} "
+            f"{other.before.success.mean:.2f}, so the gain may only come from fewer random choices."
         )
         return
     if {one.rise, other.rise} == {Rise.ROSE, Rise.FELL} and other.before is not None:  # the headline names the control
@@ -260,8 +264,8 @@ def _disagreement(one: Against, other: Against, sentence: str) -> Finding:
         severity=Severity.WARNING if is_opposed else Severity.NOTE,
         symptom=f"Sampled it is {WORDS[one.rise]} {one.shown}. {sentence}",
         evidence={"control": one.control, "sampled": one.difference, "otherwise": other.difference},
-        change="Rely on play at the temperature that is served, with several episodes a task; a greedy score jumps where "
-        "the probability of one choice passes one half.",
+        change="Rely on play at the temperature that is served, with several episodes a task; a small change of one "
+        "probability can turn a greedy answer.",
         confirm="Both settings show the same with more episodes a task (evaluation.eval_group_size).",
     )
 
@@ -282,7 +286,7 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
             is_incomplete = True
             caveats += _lacking(ones, {seed: claim for seed, claim in seeds.items() if seed not in ones})
             continue
-        against.append(_over(list(ones.values())))
+        against.append(_over(ones))
         if len({one.rise for one in ones.values()}) > 1:
             told = ", ".join(f"{_verb(rise)} with {listed(members)}" for rise, members in _by_rise(ones).items())
             caveats.append(f"The seeds disagree about {against[-1].shown}: {told}.")
@@ -311,15 +315,18 @@ def _left_out(without: Mapping[int, str]) -> Iterator[str]:
         yield f"The claim leaves out {names}: what {'it' if len(without) == 1 else 'they'} would show is not known."
 
 
-def _over(ones: Sequence[Against]) -> Against:
+def _over(by_seed: Mapping[int, Against]) -> Against:
     """One control with every seed."""
+    ones, rises = list(by_seed.values()), _by_rise(by_seed)
     names = {one.shown for one in ones}
     return Against(
         control=ones[0].control,
-        # A control that was long enough with some seeds alone is not imitation for as long.
+        # A control that was long enough with some seeds alone is not imitation for as long as RL.
         shown=ones[0].shown if len(names) == 1 else f"the {ones[0].control}",
         difference=fmean(one.difference for one in ones),
-        rise=ones[0].rise if len({one.rise for one in ones}) == 1 else Rise.NOT_SHOWN,
+        by_seed=tuple(one.difference for one in ones),
+        rise=ones[0].rise if len(rises) == 1 else Rise.NOT_SHOWN,
+        opposed=f"with {_seeds(rises[Rise.FELL])} worse than" if len(rises) > 1 and Rise.FELL in rises else "",
     )
 
 

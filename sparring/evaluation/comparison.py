@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any, Self
 
 from sparring.evaluation.bounds import Bounds
@@ -30,6 +31,8 @@ class Comparison:
     """How many tasks would show such a difference four times in five; None where there is none."""
     bounds: Bounds | None = None
     """Between which numbers the difference lies if lost episodes count, against `after` and for it; None where none was lost."""
+    worst_p_value: float = 0.0
+    """Of the same test if every lost episode speaks against the difference; 0 where none was lost."""
 
     @property
     def is_sign_open(self) -> bool:
@@ -45,6 +48,7 @@ class Comparison:
             "p_value": self.p_value, "tasks_needed": self.tasks_needed,
             "fixed": list(self.fixed), "broken": list(self.broken), "unchanged": list(self.unchanged),
             "bounds": None if self.bounds is None else asdict(self.bounds), "is_sign_open": self.is_sign_open,
+            "worst_p_value": self.worst_p_value,
         }  # fmt: skip
 
     @classmethod
@@ -60,6 +64,7 @@ class Comparison:
             unchanged=tuple(row["unchanged"]),
             tasks_needed=row["tasks_needed"],
             bounds=None if row.get("bounds") is None else Bounds(**row["bounds"]),
+            worst_p_value=row.get("worst_p_value", 0.0),
         )
 
 
@@ -72,6 +77,7 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
         raise ValueError(f"{before.label!r} and {after.label!r} have no task in common, so they cannot be compared")
     old, new = [first[i] for i in shared], [second[i] for i in shared]
     old_rates, new_rates = [float(rate) for rate in old], [float(rate) for rate in new]
+    bounds = _bounds(before, after)
     return Comparison(
         before=before.label,
         after=after.label,
@@ -81,7 +87,8 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
         broken=tuple(i for i in shared if second[i] < first[i]),
         unchanged=tuple(i for i in shared if second[i] == first[i]),
         tasks_needed=tasks_needed(old_rates, new_rates),
-        bounds=_bounds(before, after),
+        bounds=bounds,
+        worst_p_value=0.0 if bounds is None else _worst_p_value(before, after, is_rise=sum(new) >= sum(old)),
     )
 
 
@@ -92,6 +99,24 @@ def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
         return None
     old, new = _bounds_on(before, shared), _bounds_on(after, shared)
     return Bounds(worst=new.worst - old.best, best=new.best - old.worst)
+
+
+def _worst_p_value(before: Evaluation, after: Evaluation, *, is_rise: bool) -> float:
+    """Over the tasks that both were to play, with every lost episode counted against the difference."""
+    tasks = sorted({*before.task_ids, *before.lost} & {*after.task_ids, *after.lost})
+    old, new = _rates_with_lost(before, is_right=is_rise), _rates_with_lost(after, is_right=not is_rise)
+    return paired_p_value([old[task] for task in tasks], [new[task] for task in tasks])
+
+
+def _rates_with_lost(one: Evaluation, *, is_right: bool) -> dict[str, Fraction]:
+    """Success rates by task, the lost episodes counted as right or as wrong."""
+    played = {task: (c, n) for task, c, n in zip(one.task_ids, one.successes, one.samples, strict=True)}
+    rates = {}
+    for task in {*played, *one.lost}:
+        num_right, num = played.get(task, (0, 0))
+        num_lost = one.lost.get(task, 0)
+        rates[task] = Fraction(num_right + is_right * num_lost, num + num_lost)
+    return rates
 
 
 def _bounds_on(one: Evaluation, tasks: set[str]) -> Bounds:

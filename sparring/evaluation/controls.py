@@ -19,7 +19,8 @@ RANDOM = "random rewards"
 CONTROLS = (CONTINUED, WARM_START, BASE, ORIGIN)
 """Those with names of their own; equally strong ones are named in this order."""
 SHOWN = {
-    BASE: "the base model", WARM_START: "the warm start", CONTINUED: f"imitation for as long ({CONTINUED})",
+    BASE: "the base model", WARM_START: "the warm start",
+    CONTINUED: f"imitation for as long as RL ({CONTINUED})",
     RANDOM: "training with random rewards",
 }  # fmt: skip
 
@@ -48,7 +49,7 @@ class Continued:
 
     @property
     def is_too_short(self) -> bool:
-        """Less than RL took, so not imitation for as long."""
+        """Less than RL took, so not imitation for as long as RL."""
         return self.seconds < self.rl_seconds
 
 
@@ -114,10 +115,23 @@ class Against:
     """Mean of tuned - control, over the tasks that both played."""
     rise: Rise
     opposed: str = ""
-    """What play at another temperature shows where that is the opposite: "greedily worse than"."""
+    """What another temperature or seed shows where that is the opposite: "greedily worse than"."""
+    by_seed: tuple[float, ...] = ()
+    """The differences, over several seeds."""
     before: Evaluation | None = None
     comparison: Comparison | None = None
     """Both None over several seeds."""
+
+    @property
+    def size(self) -> str:
+        """The difference with its 95 % interval, or from the least to the most over several seeds."""
+        if self.by_seed:
+            least, most = f"{min(self.by_seed):+.2f}", f"{max(self.by_seed):+.2f}"
+            return f"{least} with every seed" if least == most else f"{least} to {most} by seed"
+        if self.comparison is None:
+            return f"{self.difference:+.2f}"
+        difference = self.comparison.difference
+        return f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
 
 
 def compared(
@@ -163,8 +177,8 @@ def strongest(against: Sequence[Against]) -> list[Against]:
 
 
 def rise_of(comparison: Comparison) -> Rise:
-    """What lost episodes could turn round is not shown."""
-    if comparison.p_value >= SIGNIFICANT or comparison.is_sign_open:
+    """What is not shown if every lost episode speaks against it is not shown."""
+    if comparison.p_value >= SIGNIFICANT or comparison.is_sign_open or comparison.worst_p_value >= SIGNIFICANT:
         return Rise.NOT_SHOWN
     difference = comparison.difference
     return Rise.ROSE if difference.low > 0 else Rise.FELL if difference.high < 0 else Rise.NOT_SHOWN

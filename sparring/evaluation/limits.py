@@ -39,7 +39,7 @@ ENDINGS = {
     Outcome.MAX_TURNS: "runs out of turns", Outcome.MAX_TOKENS: "runs out of tokens",
     Outcome.POLICY_TIMEOUT: "is not done in time", Outcome.POLICY_ERROR: "ends with an error of its own",
 }  # fmt: skip
-JUMPS = "A greedy score jumps where the probability of one choice passes one half, so it shows no gain by itself"
+JUMPS = "A small change of one probability can turn a greedy answer, so the gain may be smaller or none when sampled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def _partly_shared(seen: Seen) -> Iterator[str]:
     for one in seen.against:
         if part := whole - planned(one.before):
             num = len(whole - part)
-            few = ", which are too few to stand for others" if num < FEW_TASKS else ""
+            few = ", which are too few to say anything about other tasks" if num < FEW_TASKS else ""
             yield f"Compared with {one.shown} on the {num} tasks that both played{few}."
 
 
@@ -93,7 +93,7 @@ def _few_tasks(seen: Seen) -> Iterator[str]:
     num, each = common_part(seen.tuned, seen.against) or len(planned(seen.tuned)), seen.tuned.group_size
     if num < FEW_TASKS:
         episodes = f": tasks count, not their {each} episodes each" if each > 1 else ""
-        yield f"{num} tasks are too few to stand for others{episodes}."
+        yield f"{num} tasks are too few to say anything about other tasks{episodes}."
 
 
 def _cannot_tell(seen: Seen) -> Iterator[str]:
@@ -119,16 +119,21 @@ def _ceiling(seen: Seen) -> Iterator[str]:
 
 def _decided_by_lost(seen: Seen) -> Iterator[str]:
     for one in seen.against:
-        if one.comparison is not None and one.comparison.bounds is not None and _could_turn(one.comparison):
+        if one.comparison is None or one.comparison.bounds is None:
+            continue
+        if _could_turn(one.comparison):
             bounds = one.comparison.bounds
             yield (
                 f"Lost episodes could decide whether {seen.tuned.name} is better than {one.shown}: the difference lies between "
-                f"{bounds.worst:+.2f} and {bounds.best:+.2f}."
+                f"{bounds.worst:+.2f} and {bounds.best:+.2f}, by whether they were wrong or right."
             )
+        elif one.rise is not Rise.NOT_SHOWN:
+            yield f"What is said of {one.shown} holds even if every lost episode speaks against it."
 
 
 def _could_turn(comparison: Comparison) -> bool:
-    return comparison.is_sign_open and rise_of(replace(comparison, bounds=None)) is not Rise.NOT_SHOWN
+    without = replace(comparison, bounds=None, worst_p_value=0.0)
+    return rise_of(comparison) is Rise.NOT_SHOWN and rise_of(without) is not Rise.NOT_SHOWN
 
 
 def _lost(seen: Seen) -> Iterator[str]:
@@ -137,7 +142,8 @@ def _lost(seen: Seen) -> Iterator[str]:
             yield f"{_percent(row.lost_share)} of the episodes of {row.name} were lost."
         if (late := row.outcomes.get(Outcome.POLICY_TIMEOUT, 0.0)) > MOST_LOST:
             yield (
-                f"{_percent(late)} of the episodes of {row.name} were not done in time, which may be the machine's doing."
+                f"{_percent(late)} of the episodes of {row.name} were not done in time and count as wrong; on another machine "
+                "the difference may be another."
             )
 
 
@@ -149,7 +155,7 @@ def _graded(seen: Seen) -> Iterator[str]:
             "stored episodes."
         )
     elif judge.independence != "scorer":
-        yield "A mistake in that code shows in neither."
+        yield "A mistake in that code would show neither in the reward nor in the score."
 
 
 def _trained_on(seen: Seen) -> Iterator[str]:
@@ -164,14 +170,14 @@ def _too_short(seen: Seen) -> Iterator[str]:
         return
     if made is None:
         yield (
-            "It is not known for how long the warm start was continued, so nothing is known about imitation for as long; "
+            "It is not known for how long the warm start was continued, so nothing is known about imitation for as long as RL; "
             f"`sparring control {seen.facts.name}` makes that control."
         )
         return
     longer = f" --steps {math.ceil(11 * made.steps * made.rl_seconds / (10 * made.seconds))}" if made.seconds else ""
     yield (
         f"The warm start was continued for {made.seconds:.0f} s, RL took {made.rl_seconds:.0f} s, so nothing is known about "
-        f"imitation for as long; `sparring control {seen.facts.name}{longer}` makes a longer control."
+        f"imitation for as long as RL; `sparring control {seen.facts.name}{longer}` makes a longer control."
     )
 
 

@@ -181,7 +181,7 @@ def _rise(said: Verdict) -> str:
     )
     beside = f'<ul class="faint plain">{beside}</ul>'
     title = (
-        f"<h3>{kind}, from the strongest control played to the tuned policy</h3>" if controls else f"<h3>{kind}</h3>"
+        f"<h3>{kind}, from the strongest control evaluated to the tuned policy</h3>" if controls else f"<h3>{kind}</h3>"
     )
     return f'{title}{_difference(said, rows)}<div class="bars">{bars}</div>{beside}'
 

@@ -68,12 +68,12 @@ class Verdict:
 
     @property
     def rise(self) -> Rise:
-        """Against the strongest control played."""
+        """Against the strongest control evaluated."""
         return self.claim.rise
 
     @property
     def before(self) -> Evaluation | None:
-        """The strongest control played."""
+        """The strongest control evaluated."""
         return None if self.claim.strongest is None else self.claim.strongest.before
 
     @property

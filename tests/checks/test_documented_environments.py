@@ -59,6 +59,13 @@ ENVIRONMENTS = {
         "Restaurant", block("environments.md", "class Restaurant(Environment)")
         + ASKED.format(fields="{'wish': rng.choice(('soup', 'rice', 'fish'))}", prompt="serve the customer"),
     ),
+    "counter": lambda: (
+        "Counter", block("environments.md", "class Counter(Environment)")
+        + ASKED.format(
+            fields="{'code': '4711', 'order': rng.randint(100, 999)}",
+            prompt="my code is {fields['code']}, pay order {fields['order']} back",
+        ),
+    ),
     "books": lambda: (
         "Books", block("environments.md", "class Books(PythonTool, SqlTool)")
         + ASKED.format(
@@ -74,6 +81,7 @@ SANDBOXED = {"books"}
 NOT_CHECKED = {
     (REWARDS, "def reward(trajectory: Trajectory) -> float: ..."): "signatures without a body",
     (REWARDS, 'Score(0.0, {"field/part"'): "a value, which tests/test_examples.py makes",
+    (REWARDS, "return per_user_turn(trajectory"): "for a user who replies; tests/rewards/test_rules.py makes such rewards",
     (
         "environments.md",
         'ScriptedSession(tool_call("find"',

@@ -128,6 +128,7 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     "few_tasks_many_episodes": lambda: of(*table((CONTINUED, 0), ("tuned", 5), tasks=range(5), each=20)),
     "lost_episodes": lambda: of(played(CONTINUED, 20), played("tuned", 30, lost=10)),
     "lost_episodes_decide": lambda: of(played(CONTINUED, 20, lost=15), played("tuned", 30)),
+    "lost_episodes_weaken": lambda: of(played(CONTINUED, 20, lost=9), played("tuned", 30)),
     "scorers_differ": lambda: of(
         played("warm start", 36), graded_otherwise(played(CONTINUED, 50)), played("tuned", 100)
     ),
@@ -225,7 +226,7 @@ def test_a_gain_that_six_tasks_could_show_is_no_ceiling_and_one_of_five_is() -> 
 
 def test_a_control_that_was_long_enough_with_one_seed_alone_is_not_called_imitation_for_as_long() -> None:
     claim = claim_over({seed: of(*table(*BEATEN), continued=one) for seed, one in enumerate((WHOLE, SHORT))})
-    assert "better than the warm start continued, the strongest control played" in claim.headline
+    assert "better than the warm start continued, the strongest control evaluated" in claim.headline
     assert [limit for limit in claim.limits if "as long" in limit] == [
         f"With seed 1: {SCENARIOS['control_too_short']().limits[0]}"
     ]
@@ -256,7 +257,7 @@ def test_a_control_of_unknown_length_is_not_called_imitation_for_as_long(tmp_pat
     folder = stored(tmp_path / "run", 0, "", BEATEN)
     (folder.controls / "warm_start_continued" / "state.json").write_text("{")
     claim = claim_of_run(folder)
-    assert "better than the warm start continued, the strongest control played" in claim.headline
+    assert "better than the warm start continued, the strongest control evaluated" in claim.headline
     assert claim.limits[0].startswith("It is not known for how long the warm start was continued")
 
 
@@ -266,7 +267,10 @@ def test_an_evaluation_of_an_earlier_control_is_none_of_the_one_that_was_made_si
     made(folder, replace(WHOLE, fingerprint="another"))
     claim = claim_of_run(folder)
     assert claim.headline == SCENARIOS["base_and_warm_start"]().headline
-    assert claim.limits[0] == "Not compared with imitation for as long (warm start continued): it was made again since."
+    assert (
+        claim.limits[0]
+        == "Not compared with imitation for as long as RL (warm start continued): it was made again since."
+    )
     assert claim.not_known.controls == (CONTINUED,)
 
 
@@ -285,33 +289,35 @@ def test_an_evaluation_without_tuned_neither_hides_an_earlier_one_nor_makes_a_cl
         EvaluationReport(evaluations=tuple(rows), comparisons=comparisons(rows), path=path).write([])
         assert claim_of_report(read_report(path)).headline == SCENARIOS["baselines"]().headline
     assert claim_of_run(folder).headline.startswith(
-        "One seed: better than imitation for as long (warm start continued)"
+        "One seed: better than imitation for as long as RL (warm start continued)"
     )
 
 
 def test_a_named_checkpoint_is_named_in_its_claim() -> None:
-    assert of(*table(("base", 0), ("@20", 100))).headline == "One seed, checkpoint @20: better than the base model."
+    assert of(*table(("base", 0), ("@20", 100))).headline == (
+        "One seed, checkpoint @20: better than the base model (+1.00 [+0.93, +1.00])."
+    )
 
 
 def test_lost_episodes_are_not_said_to_be_solved_or_unsolved() -> None:
     for right, lost in ((70, 30), (0, 30)):
         claim = of(played("base", 100 if right else 0), played("tuned", right, lost=lost))
-        assert claim.headline == "One seed: not shown to be better than the base model."
+        assert claim.headline.startswith("One seed: not shown to be better than the base model (+0.00 [")
 
 
 def test_few_shared_tasks_are_too_few_to_stand_for_others() -> None:
     (alone, *_) = of(played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
-    assert alone == "6 tasks are too few to stand for others."
+    assert alone == "6 tasks are too few to say anything about other tasks."
     (beside, *_) = of(played("base", 0), played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
-    assert beside.endswith("on the 6 tasks that both played, which are too few to stand for others.")
+    assert beside.endswith("on the 6 tasks that both played, which are too few to say anything about other tasks.")
 
 
 def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
     claim = of(
         played(CONTINUED, 90, temperature=0.0), played("base", 0), played("tuned", 80), played("tuned", 20, temperature=0.0)
     )  # fmt: skip
-    assert claim.headline == "One seed: better than the base model."
-    assert "Greedily it is worse than imitation for as long (warm start continued)." in claim.limits
+    assert claim.headline == "One seed: better than the base model (+0.80 [+0.71, +0.87])."
+    assert "Greedily it is worse than imitation for as long as RL (warm start continued)." in claim.limits
 
 
 def test_a_short_control_that_is_better_than_tuned_needs_no_longer_one() -> None:

@@ -37,7 +37,7 @@ def test_a_rise_that_an_independent_scorer_saw_and_nothing_speaks_against_is_tru
     # 21 of 30 tasks turn right: 27/30 - 6/30.
     assert one.comparison.difference.mean == pytest.approx(0.7)
     assert len(one.comparison.fixed) == 21
-    assert one.headline == "One seed, greedily: better than the base model."
+    assert one.headline == "One seed, greedily: better than the base model (+0.70 [+0.51, +0.83])."
 
 
 def test_a_difference_of_one_task_is_no_rise_and_the_mirror_of_a_rise_is_a_fall(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_difference_of_one_task_is_no_rise_and_the_mirror_of_a_rise_is_a_fall(
     evaluated(run, HIGH, LOW)
     one = said(run)
     assert one.rise is Rise.FELL
-    assert one.headline == "One seed, greedily: worse than the base model."
+    assert one.headline == "One seed, greedily: worse than the base model (-0.70 [-0.83, -0.51])."
 
 
 def test_a_wrong_answer_that_is_paid_is_a_doubt_and_more_than_one_in_twenty_bad(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_wrong_answer_that_is_paid_is_a_doubt_and_more_than_one_in_twenty_bad(
     assert states(one)["Reward and scorer, held out"] is State.BAD
     assert one.trust is State.BAD
     assert one.headline == (
-        "One seed, greedily: better than the base model. Do not trust these numbers: 1 reason below."
+        "One seed, greedily: better than the base model (+0.70 [+0.51, +0.83]). Do not trust these numbers: 1 reason below."
     )
 
 
