@@ -168,22 +168,26 @@ _MOST_FRAMES = 16
 
 def written_answers(
     task: Task, read: Sequence[str], tags: Sequence[str], frames: Sequence[tuple[str, str]] = ()
-) -> Iterator[Message]:
-    """Ways to write the answer that the fields `read` of a task may hold, for a recipe without expert."""
-    values = [task.fields[name] for name in read if name in task.fields]
-    for value in values:
+) -> Iterator[tuple[tuple[str, ...], Message]]:
+    """Ways to write the answer that the fields `read` of a task may hold, for a recipe without expert; each with what it is known
+    by in other tasks, too."""
+    values = {name: task.fields[name] for name in read if name in task.fields}
+    for name, value in values.items():
+        texts = {"text": value} if isinstance(value, str) else {}
         # Of a list of spellings that count, each is an answer.
-        texts = [
-            one for one in (value, *(value if isinstance(value, list | tuple) else ())[:1]) if isinstance(one, str)
-        ]
+        if isinstance(value, list | tuple) and value and isinstance(value[0], str):
+            texts["spelling"] = value[0]
         with suppress(TypeError):  # keys that JSON has no form for
-            texts += [json.dumps(one, ensure_ascii=False, default=str) for one in (value, {"answer": value})]
-        for text in texts:
-            yield answer(text)
+            texts["JSON"] = json.dumps(value, ensure_ascii=False, default=str)
+            texts["object"] = json.dumps({"answer": value}, ensure_ascii=False, default=str)
+        for kind, text in texts.items():
+            yield (name, kind), answer(text)
             for tag in tags:
-                yield answer(f"<{tag}>{text}</{tag}>")
+                yield (name, kind, tag), answer(f"<{tag}>{text}</{tag}>")
     for before, after in frames:
-        yield from (answer(f"{before}{one}{after}") for one in values if isinstance(one, str | int | float))
+        for name, one in values.items():
+            if isinstance(one, str | int | float):
+                yield (name, "frame", before, after), answer(f"{before}{one}{after}")
 
 
 @final

@@ -186,10 +186,10 @@ async def _paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
     prompt = "\n".join(text_of(message) for message in first.messages)
     tags = dict.fromkeys([*(tag for tag, _ in tagged(prompt)), *ANSWER_TAGS])
     names, frames = list(first.fields), frames_of(prompt)
-    for index, message in enumerate(written_answers(first, names, list(tags), frames)):
+    for way, message in written_answers(first, names, list(tags), frames):
         if await is_paid(subject, as_trajectory(first, message)):
-            whole = [task for task in tasks if set(names) <= set(task.fields)]
-            return {task.id: list(written_answers(task, names, list(tags), frames))[index] for task in whole}
+            written = {task.id: dict(written_answers(task, names, list(tags), frames)) for task in tasks}
+            return {task_id: ways[way] for task_id, ways in written.items() if way in ways}
     return {}
 
 

@@ -40,6 +40,8 @@ UNBALANCED, CONSTANT = 0.6, 0.9
 RARE = 0.2
 """Share of the rows up to which another type or an empty cell is a mistake, not a kind of answer."""
 NUM_SHOWN = 5
+CANDIDATES = 2
+"""From this many other answers in a prompt on, it lists candidates: which of them is right is the question."""
 MANY_WORDS = 3
 """A text of more words is written by the policy, not found."""
 _NULL_LIKE = {"", "nan", "null", "none", "n/a", "na", "-", "?", "unknown", "undefined", "tbd"}
@@ -51,8 +53,9 @@ async def leak(subject: Subject) -> Iterable[Finding]:
     """The prompt does not name the answer.
 
     For each part of the answer it is counted how often a prompt names its own task's value more often than other prompts do,
-    against how often it names another task's value so: a list of all labels in the procedure is no leak. Values that the expert
-    passes to its first call are inputs. Keep ground truth in fields, out of `prompt` and out of what `reset` says.
+    against how often it names another task's value so: a list of all labels in the procedure is no leak, nor are the candidates
+    of a task. Values that the expert passes to its first call are inputs. Keep ground truth in fields, out of `prompt` and out of
+    what `reset` says.
     """
     golds = await golds_of(subject)
     if golds is None or not golds.labels():
@@ -120,9 +123,14 @@ def _told(name: str, known: Sequence[tuple[Gold, str]], subject: Subject) -> _To
     if share - chance < LEAK or (len(known) < FEWEST and share < 1) or inputs >= 0.8 * len(hits):
         return None
     first = [known[place] for place in hits[:NUM_SHOWN]]
+    is_labeled = all(_labeled(name, as_text((gold.parts or {})[name]), prompt) for gold, prompt in first)
+    beside = [
+        sum(value != values[place] and exceeds(place, value) for value in distinct[:MANY_LISTED]) for place in hits[:20]
+    ]
+    if not is_labeled and median(beside) >= CANDIDATES:
+        return None
     return _Told(
-        share=share, chance=chance, num=len(known), num_values=len(distinct),
-        is_labeled=all(_labeled(name, as_text((gold.parts or {})[name]), prompt) for gold, prompt in first),
+        share=share, chance=chance, num=len(known), num_values=len(distinct), is_labeled=is_labeled,
         shown=[
             {"task": gold.task.id, "value": (gold.parts or {})[name], "prompt": _around(prompt, (gold.parts or {})[name])}
             for gold, prompt in first

@@ -33,6 +33,8 @@ BASELINE_SECONDS = 1800.0
 """What the model may take to play its baseline."""
 
 
+IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
+"""Changes that leave the values right."""
 HALF = 0.5
 """Share of what a right answer earns, from which an answer without any right value is overpaid."""
 
@@ -498,7 +500,8 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     is graded (left out, doubled, with other arguments, in another order, a tool that the expert does not use in their place).
 
     None earns more than the right one either, as where length is paid. Every change in the evidence is one that a policy can
-    find. A warning where all of them have the right values, in another form or with something around them. Read the last message, once, in the form that the prompt asks for, or the final state, and compare whole values. The
+    find. A warning where all of them have the right values, in another form or with something around them. Read the last
+    message, once, in the form that the prompt asks for, or the final state, and compare whole values. The
     other way round, a right episode that only the scorer pays for, is a warning.
     """
     changed = await mutated(subject)

@@ -95,9 +95,17 @@ def test_reading_a_whole_field_reads_all_of_it(read_whole: object) -> None:
 )
 def test_the_answer_is_written_in_the_form_that_the_prompt_shows(prompt: str, right: str) -> None:
     task = Task(id="0", messages=({"role": "user", "content": prompt},), fields={"answer": 12})
-    assert right in [one["content"] for one in written_answers(task, ["answer"], [], frames_of(prompt))]
+    assert right in [one["content"] for _, one in written_answers(task, ["answer"], [], frames_of(prompt))]
 
 
 def test_a_spelling_of_several_that_count_is_an_answer() -> None:
     task = Task(id="0", messages=(), fields={"accepted": ["Hg", "mercury"]})
-    assert "Hg" in [one["content"] for one in written_answers(task, ["accepted"], [])]
+    assert "Hg" in [one["content"] for _, one in written_answers(task, ["accepted"], [])]
+
+
+def test_an_answer_is_written_in_the_same_way_for_every_task() -> None:
+    """Also where the first list is empty, and has no spelling."""
+    tasks = [Task(id="0", messages=(), fields={"fit": []}), Task(id="1", messages=(), fields={"fit": ["Ben", "Jo"]})]
+    first, second = (dict(written_answers(task, ["fit"], ["out"])) for task in tasks)
+    way = next(way for way, message in first.items() if message["content"] == "<out>[]</out>")
+    assert second[way]["content"] == '<out>["Ben", "Jo"]</out>'

@@ -81,7 +81,10 @@ SANDBOXED = {"books"}
 NOT_CHECKED = {
     (REWARDS, "def reward(trajectory: Trajectory) -> float: ..."): "signatures without a body",
     (REWARDS, 'Score(0.0, {"field/part"'): "a value, which tests/test_examples.py makes",
-    (REWARDS, "return per_user_turn(trajectory"): "for a user who replies; tests/rewards/test_rules.py makes such rewards",
+    (
+        REWARDS,
+        "return per_user_turn(trajectory",
+    ): "for a user who replies; tests/rewards/test_rules.py makes such rewards",
     (
         "environments.md",
         'ScriptedSession(tool_call("find"',

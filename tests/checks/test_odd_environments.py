@@ -129,7 +129,7 @@ def test_arrays_and_dates_are_known_as_texts() -> None:
 def test_a_field_with_keys_that_json_has_no_form_for_is_no_answer() -> None:
     fields: Any = {"marks": {(1, 2): "x"}, "room": "red"}
     task = Task(id="a", messages=(), fields=fields)
-    assert next(written_answers(task, ["marks", "room"], []))["content"] == "red"
+    assert next(written_answers(task, ["marks", "room"], []))[1]["content"] == "red"
 
 
 def test_a_tool_that_takes_everything_away_is_not_one_that_changes_something_else_too() -> None:
@@ -144,7 +144,7 @@ def test_a_tool_that_takes_everything_away_is_not_one_that_changes_something_els
 
 def test_a_field_that_is_a_date_can_be_written_as_an_answer() -> None:
     task = Task(id="a", messages=(), fields={"day": datetime.date(2025, 1, 2)})
-    assert [one["content"] for one in written_answers(task, ["day"], [])] == [
+    assert [one["content"] for _, one in written_answers(task, ["day"], [])] == [
         '"2025-01-02"',
         '{"answer": "2025-01-02"}',
     ]

@@ -252,7 +252,8 @@ def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
         if function.owner is not None and re.fullmatch(r"self\.\w+", place) and not isinstance(node, ast.AugAssign):
             name = place.removeprefix("self.")
             is_own = any(name in one.module.attributes_set(one.owner) for one in related if one.owner is not None)
-            value = function.module.class_values(function.owner).get(name)
+            values = function.module.class_values(function.owner)
+            value = None if name in values.get("persists", ()) else values.get(name)
             if not is_own and isinstance(value, list | dict | set | deque | Counter):
                 yield Slip(
                     node,
