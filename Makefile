@@ -18,7 +18,7 @@ evidence: .venv/train
 	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

@@ -67,7 +67,7 @@ class Step:
     said: str
     """What the tool returned."""
     is_refused: bool
-    is_accident: bool
+    is_accident: bool = False
     """Whether it failed in its own code, which raises nothing there on purpose."""
 
 
