@@ -12,7 +12,7 @@ from sparring.checks.own_rows import in_common
 from sparring.checks.registry import check
 from sparring.checks.subject import EXPERT, Subject
 from sparring.checks.unguided import NOTHING, Unguided, unguided
-from sparring.environments.adapters.returns import episode_return
+from sparring.environments.returns import episode_return
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
 

@@ -1,6 +1,6 @@
 """Worlds of other libraries and servers as environments; each module needs the library that it adapts."""
 
 from sparring.environments.adapters.adapter import Adapter, opening_with
-from sparring.environments.adapters.returns import episode_return
+from sparring.environments.returns import episode_return
 
 __all__ = ["Adapter", "episode_return", "opening_with"]

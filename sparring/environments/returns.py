@@ -1,4 +1,4 @@
-"""The environment's own rewards, which adapters log with every step, as a reward function."""
+"""The environment's own rewards, which adapters log with every step, as a reward function; needs no adapted library."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+"""What the documented installations can import, with the packages of all other extras hidden."""
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+HIDE = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+HIDDEN = frozenset(sys.argv[1].split(","))
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def required(lines: list[str]) -> set[str]:
+    """Names of the distributions that these requirements install, with what they require themselves."""
+    found: set[str] = set()
+    queue = [Requirement(line) for line in lines]
+    while queue:
+        one = queue.pop()
+        name = canonicalize_name(one.name)
+        if name in found:
+            continue
+        found.add(name)
+        queue += [
+            needed for needed in map(Requirement, distribution(name).requires or ())
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in (*one.extras, ""))
+        ]  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(
+    ("extras", "imported"),
+    [
+        ((), "sparring.cli, sparring.checks"),
+        (("train", "data"), "recipes.compare, sparring.evaluator, sparring.checks"),
+    ],
+)
+def test_an_installation_imports_nothing_that_it_does_not_have(extras: tuple[str, ...], imported: str) -> None:
+    optional = PROJECT["optional-dependencies"]
+    there = required([*PROJECT["dependencies"], *(line for extra in extras for line in optional[extra])])
+    others = {canonicalize_name(Requirement(line).name) for lines in optional.values() for line in lines} - there
+    hidden = [
+        module for module, owners in packages_distributions().items() if others & set(map(canonicalize_name, owners))
+    ]
+    assert {"hypothesis", "jsonschema"} <= set(hidden)
+    code = f"{HIDE}\nimport {imported}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code, ",".join(hidden)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
