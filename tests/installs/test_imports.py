@@ -12,18 +12,17 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 HIDE = """
-import importlib.abc, sys
+import sys
+from importlib.machinery import PathFinder
 
-class Hidden(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in HIDDEN:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in HIDDEN else super().find_spec(name, path, target)
 
 HIDDEN = frozenset(sys.argv[1].split(","))
-sys.meta_path.insert(0, Hidden())
+sys.meta_path = [Finder if one is PathFinder else one for one in sys.meta_path]
 """
-
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
