@@ -60,7 +60,7 @@ def tokenizer_of(smoke: bool) -> Any:
 
 
 def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool) -> None:
-    """Our gateway, with a session and a key for each episode; tells the base URL and the keys, then waits to be asked how
+    """Our gateway, with a session and a key for each episode; sends the base URL and the keys, then waits to be asked how
     many turns the ledger holds."""
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine

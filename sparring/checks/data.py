@@ -274,7 +274,7 @@ async def _one_world(subject: Subject, sizes: Mapping[str, int]) -> list[Finding
 
 def _identity(task: Task, by_prompt: bool) -> str:
     """What two tasks that are the same have in common: the prompt, and where that does not tell tasks apart the
-    fields too, but for a copy of the seed. A task without fields is told by its seed."""
+    fields too, but for a copy of the seed. A task without fields is identified by its seed."""
     prompt = f"{normalized(prompt_text(task))}\n{_seed(task)}"
     if by_prompt:
         return prompt

@@ -125,7 +125,7 @@ def paid_for_the_end(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def refused_is_paid(function: Function, code: Code) -> Iterator[Slip]:
-    """Calls are looked for by tool and arguments, and nobody asks whether they were refused."""
+    """Calls that count by tool and arguments alone, also where they were refused."""
     text = ast.unparse(function.node)
     names = {one.value for one in function.every(ast.Constant) if isinstance(one.value, str)}
     tools = [one for one in code.functions if one.is_tool and one.node.name in names and _refuses(one)]
