@@ -157,15 +157,12 @@ def test_the_recipe_is_checked_once_and_every_seed_has_what_was_found(
         assert rules.count("data.few") == 1
 
 
-def test_what_keeps_the_first_seed_from_being_begun_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> CheckReport:
-        raise DataError("a row has no prompt")
-
-    monkeypatch.setattr("sparring.checks.gate.check_unloaded", fail)
-    with pytest.raises(DataError, match="no prompt"):
-        trained(tmp_path / "runs", check=True)
+@pytest.mark.checked
+def test_what_keeps_the_first_seed_from_being_begun_leaves_nothing(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a", "prompt": []}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl"):
+        trained(tmp_path / "runs", "2", f"data.train={rows}", check=True)
     assert list((tmp_path / "runs").iterdir()) == []
 
 
